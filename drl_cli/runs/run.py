@@ -1,8 +1,10 @@
 """Run: read the command, config, status, progress and evaluations of a run from the run's folder."""
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,7 +14,7 @@ import yaml
 
 from drl_cli.metrics.status import STATUS_FILE
 from drl_cli.optim.schedules import Unit
-from drl_cli.runs.curve import Curve, read_curve
+from drl_cli.runs.curve import Curve, read_curve, read_rows
 from drl_cli.settings.conf import LOADER
 from drl_cli.types import flatten
 from drl_cli.utils.files import is_locked, read_file, regular
@@ -166,3 +168,36 @@ def _mapping(content: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+COLUMNS = {"env": "env.name", "algo": "algo.preset", "mode": "mode", "seed": "seed"}
+"""The columns that say which run it is, and their keys in the config of the run."""
+
+ALWAYS = ("run", *COLUMNS, "env_steps", "wall_s", "mean")
+
+
+def columns_of(folders: Sequence[Path]) -> dict[str, list[Any]]:
+    """Return the lines of the eval.csv of all runs as columns. A number that a line does not have is NaN.
+
+    Damaged lines are left out, as in `read_rows`. Without any line, the columns are those of ALWAYS.
+    """
+    rows = [row for folder in folders for row in _rows(Run(folder))]
+    names = dict.fromkeys(name for row in rows for name in row) or ALWAYS
+    return {name: [row.get(name, math.nan) for row in rows] for name in names}
+
+
+def _rows(run: Run) -> list[dict[str, Any]]:
+    which = {"run": run.id, **{name: run.config.get(key) for name, key in COLUMNS.items()}}
+    found = []
+    for cells in read_rows(run.folder / "eval.csv"):
+        with suppress(ValueError):  # a damaged cell
+            found.append(which | {name: _number(cell) for name, cell in cells.items()})
+    return found
+
+
+def _number(cell: str) -> float | int:
+    """Return the number in a cell, or NaN for an empty cell. Raise ValueError for another text."""
+    if not cell:
+        return math.nan
+    value = float(cell)
+    return int(value) if value.is_integer() and "." not in cell and "e" not in cell.lower() else value

@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 import yaml
@@ -7,7 +8,7 @@ from run_folders import make_run
 from drl_cli.errors import DIVERGED, INTERRUPTED, LOST, RESOURCES, USER_CODE
 from drl_cli.metrics.status import Status
 from drl_cli.runs.end_text import end_text
-from drl_cli.runs.run import RUN_LOCK, Run, read_keys
+from drl_cli.runs.run import RUN_LOCK, Run, columns_of, read_keys
 from drl_cli.types import flatten
 from drl_cli.utils.files import lock
 
@@ -136,3 +137,12 @@ def test_the_mean_speed_is_in_the_first_line(tmp_path):
     line = end_text({**summary, **rates}, tmp_path).splitlines()[0]
     assert line.endswith("12 s (1,234 env/s, 99 updates/s in 4.0 s of training)")
     assert "env/s" not in end_text({**summary, "env_steps_per_s": 0.0, "opt_steps_per_s": 0.0}, tmp_path)
+
+
+def test_damaged_lines_of_an_evaluation_file_are_left_out(tmp_path):
+    whole = b"env_steps,mean,score\r\n10,1.5,\r\n"
+    (tmp_path / "eval.csv").write_bytes(whole + b"20,x,3\r\n\xff\xfe\x00\r\n30,2.5\r\n40,3.5,7\r\n50,4.")
+    found = columns_of([tmp_path])
+    assert (found["env_steps"], found["mean"]) == ([10, 40], [1.5, 3.5])
+    assert math.isnan(found["score"][0])
+    assert found["score"][1] == 7

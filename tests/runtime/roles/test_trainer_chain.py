@@ -11,7 +11,7 @@ from drl_cli.chains.when import When
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import Diverged
 from drl_cli.optim.schedules import RunClock
-from drl_cli.runtime.factories import WORTH_A_WAIT, make_trainer, make_when, planned_updates
+from drl_cli.runtime.factories import WORTH_A_WAIT, batches_per_shard, make_trainer, make_when, planned_updates
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.trial import single_trainer
 
@@ -143,6 +143,13 @@ def test_when_updates_are_compiled(overrides, time):
 def test_on_policy_runs_count_minibatches():
     config = make_config("env=CartPole-v1", "algo=ppo", "tuned=none", "total_env_steps=64000", "algo.epochs=3")
     assert planned_updates(config) == 64_000 * 3 // (config.algo.minibatch_size or config.trainer.batch_size)
+
+
+def test_the_batches_of_a_shard_are_a_lower_bound_of_random_draws():
+    one, four = (make_config("algo=sac", f"replay.shards={num}", "total_env_steps=100000") for num in (1, 4))
+    share = batches_per_shard(one) // 4
+    assert batches_per_shard(one) == one.num_updates
+    assert share - 5 * share**0.5 < batches_per_shard(four) < share - 3 * share**0.5
 
 
 def test_images_whose_frames_are_shared_are_not_recorded(monkeypatch):
