@@ -102,14 +102,6 @@ def test_a_text_and_comparisons_are_conditions(outputs, listed, words, found):
     assert days(["", *listed("runs", *words)] if not found else listed("runs", *words)) == found
 
 
-@pytest.mark.parametrize("condition", ["bets>3", "best>many"])
-def test_a_wrong_comparison(outputs, drl_here, condition):
-    done = drl_here("list", "runs", condition)
-    assert (done.returncode, done.stdout) == (2, "")
-    says = {"bets>3": "error: bets: no run has this key.", "best>many": "error: best>many: 'many' is no number"}
-    assert done.stderr.startswith(says[condition])
-
-
 def save(folder):
     (folder / "checkpoints" / "step_000000010").mkdir(parents=True)
     (folder / "checkpoints" / "step_000000010" / "manifest.json").write_text("{}")

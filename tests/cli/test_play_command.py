@@ -42,16 +42,6 @@ def test_evolution_has_one_episode_of_each_checkpoint_in_order(copied):
 
 
 @pytest.mark.slow
-def test_episodes_and_seeds_have_names_of_their_own(copied):
-    first = play(Options(run=str(copied), episodes=2, format="gif", max_steps=2))
-    second = play(Options(run=str(copied), seed=1, checkpoint="last", format="webp", max_steps=2))
-    other = play(Options(run=str(copied), seed=1, format="gif", max_steps=2))
-    assert (len(first), len({first[0], first[1], other[0]})) == (3, 3)
-    last = (copied / "checkpoints" / "last").readlink().name
-    assert (first[-1].endswith("-seed0-2episodes.gif"), second[-1].endswith(f"{last}-seed1.webp")) == (True, True)
-
-
-@pytest.mark.slow
 def test_failures_are_the_worst_episodes_of_the_evaluation(copied):
     chosen = {"run": str(copied), "only": "failures", "format": "gif", "max_steps": 2}
     with pytest.raises(UsageError, match=r"the run has no stop\.return; say below=RETURN"):

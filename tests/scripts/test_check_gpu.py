@@ -74,19 +74,6 @@ def test_a_row_has_its_own_environment_and_is_checked():
     assert "GRAPHS" not in os.environ
 
 
-@pytest.mark.parametrize(
-    ("used", "asked", "reason"),
-    [
-        *[("cuda", "cuda:0", ""), ("cuda:1", "cuda:1", ""), ("cpu", "cpu", "")],
-        ("cpu", "cuda", "trained on cpu, not on cuda"),
-    ],
-)
-def test_the_device_of_a_run_is_checked(tmp_path, used, asked, reason):
-    (run_folder := tmp_path / "LunarLander/dqn-single/1").mkdir(parents=True)
-    (run_folder / "run.json").write_text(json.dumps({"trainer": {"device": used}}))
-    assert check_gpu.trained_on(tmp_path, asked) == reason
-
-
 def test_a_run_moves_to_the_gpu_and_back_and_is_exported(tmp_path):
     rows = {one.name: one for one in check_gpu.run_rows("sac", "cuda", tmp_path)}
     words = {name: " ".join(map(str, one.command)) for name, one in rows.items()}

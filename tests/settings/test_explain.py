@@ -171,13 +171,6 @@ def test_the_tuned_values_that_hold_are_counted():
 
 
 @pytest.mark.slow
-def test_a_tuned_warm_up_that_is_shortened_is_not_counted():
-    words = ("env=HalfCheetah-v5", "algo=sac", "mode=single")
-    whole = int(job(tuned_line, *words).split()[2])
-    assert job(tuned_line, *words, "total_env_steps=3000") == f"tuned sac-mujoco: {whole - 1} values"
-
-
-@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_layer_of_the_run(drl_here, small_run, monkeypatch):
     monkeypatch.chdir(small_run.cwd)
     folder = small_run.folder.relative_to(small_run.cwd)

@@ -108,14 +108,6 @@ def test_all_problems_at_once(plain):
     assert {problem.split(":")[0] for problem in problems} == {"seed", "algo.lr", "worker.nmu", "replay.capacity"}
 
 
-@pytest.mark.parametrize("value", [1e6, "1e6", 1_000_000, "1000000", "1E+6"])
-def test_a_number_may_be_written_in_any_way_and_gets_the_type_of_its_key(plain, value):
-    plain["total_env_steps"] = plain["algo"]["lr"] = value
-    config = build(plain)
-    assert (config.total_env_steps, config.algo.lr) == (1_000_000, 1e6)
-    assert (type(config.total_env_steps), type(config.algo.lr)) == (int, float)
-
-
 @pytest.mark.parametrize("value", [0, 1.5, "never", None, True])
 def test_fetch_is_a_word_or_a_number(plain, value):
     for right, fetch in (("collect", "collect"), ("episode", "episode"), (3, 3), ("1e1", 10)):

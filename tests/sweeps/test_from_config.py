@@ -1,6 +1,5 @@
 import pytest
 import yaml
-from sweep_files import runs
 
 from drl_cli.errors import UsageError
 from drl_cli.runs.resume import named_run, with_config_of
@@ -51,12 +50,6 @@ def test_a_resumed_run_keeps_its_name(copied):
     assert composed(["resume=latest", "total_env_steps=320"])["name"] == "small"
 
 
-@pytest.mark.slow
-def test_explain_names_the_source_of_the_missing_name(copied, drl_here):
-    lines = [line.split() for line in drl_here("train", "from_config=small", "explain=true").stdout.splitlines()]
-    assert ["name", "null", "from_config", "a", "new", "run", "has", "no", "name"] in lines
-
-
 def test_a_group_of_the_user_sets_single_keys_of_the_run(copied, tmp_path):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "best.yaml").write_text("# @package _global_\nalgo: {gamma: 0.9}\n")
@@ -75,23 +68,3 @@ def test_the_dry_run_checks_what_the_jobs_will_do(copied, drl_here):
     assert "orchestrator.min_inserts=500 is not below total_env_steps=160" in done.stderr  # which only the run has
     done = drl_here("train", "-m", "from_config=latest", "seed=1,2", "dry_run=true")
     assert (done.returncode, done.stdout, done.stderr) == (0, "2 jobs; all checks passed\n", "")
-
-
-@pytest.mark.slow
-def test_a_search_begins_with_the_config_of_the_run(copied, drl_here):
-    pytest.importorskip("optuna")
-    words = ("from_config=small", "algo.lr=interval(1e-4,1e-3)", "dry_run=true")
-    done = drl_here("train", "-m", "hpo=tpe", "hpo.trials=4", *words)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("4 trials over algo.lr: 4 jobs")
-    done = drl_here("train", "hpo=tpe", *words)
-    assert f"needs -m: drl-train -m hpo=tpe {words[0]}" in done.stderr
-    assert "hpo=tpe can't be chosen here" in drl_here("train", "resume=small", "hpo=tpe").stderr
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_sweep_from_the_config_of_a_run_trains(copied, drl, tmp_path):
-    done = drl("train", "-m", "from_config=latest", "seed=1,2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert sorted(yaml.safe_load((run / "config.yaml").read_text())["seed"] for run in runs(tmp_path)) == [1, 2, 3]

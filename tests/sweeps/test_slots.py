@@ -235,22 +235,6 @@ def test_the_gpus_of_the_nodes_count_for_a_sweep(cluster, tmp_path, monkeypatch,
 
 
 @pytest.mark.slow
-def test_slots_are_counted_from_typed_configs(tmp_path, monkeypatch):
-    """A cluster has other processors than this machine, so `worker.num` must not be filled in here."""
-    monkeypatch.chdir(tmp_path)
-    checked = []
-    monkeypatch.setattr(jobs, "check_cluster", lambda *args: checked.append(args))
-    made = Sweep(Path(), [])
-    made.add([["env=Pendulum-v1", "mode=async", "output_dir=out"]])
-    (config,) = jobs.check_jobs(made, made.jobs, {})
-    assert config.worker.num is None
-    assert checked == [([config], tmp_path / "out")]
-    made.make_folder("out")
-    jobs.check_jobs(made, made.jobs, {})
-    assert checked[1][1] == made.folder
-
-
-@pytest.mark.slow
 def test_the_runs_of_a_name_are_noted_once_for_all_jobs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("drl_cli.preflight.preflight.preflight", lambda *args: None)
     for i in range(2):

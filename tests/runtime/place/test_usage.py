@@ -135,17 +135,6 @@ def test_a_role_reports_at_most_every_second(monkeypatch):
     assert main.take() == ()  # and gets none
 
 
-def test_all_roles_of_a_graph_report(build_graph, monkeypatch):
-    """A worker, a replay shard, the trainer, the parameter server and manage."""
-    graph, heard = build_graph(COUNTER, "mode=async", "logger.report_s=1e-9"), set()
-    monkeypatch.setattr(OwnUse, "take", lambda self: (id(self),))
-    graph.progress.usage.tell = heard.update
-    graph.run()
-    assert len(heard) == 5
-    main = graph.progress.summary(0.0, 0)["processes"]["main"]
-    assert (main["cpu_s"] > 0, main["peak_rss_mb"] > 10) == (True, True)
-
-
 @pytest.mark.ray
 def test_the_roles_of_a_run_on_ray(build_graph):
     args = ("mode=async", "worker.num=2", "worker.proxies=1", "replay.shards=2", "replay.capacity=500000")
