@@ -236,6 +236,15 @@ def test_the_thread_shows_reports_so_that_a_slow_terminal_delays_no_training(mon
     assert shown == [1, 2]
 
 
+def test_a_report_that_the_thread_has_not_shown_is_shown_at_the_end(monkeypatch):
+    monkeypatch.setattr(module.threading, "Thread", lambda **options: SimpleNamespace(start=lambda: None))
+    console, shown = make("plain")
+    with console:
+        console.report(**RUNNING)
+        assert not any("train return" in line for line in shown())
+    assert "train return" in shown()[-1]
+
+
 def test_plain_repeats_a_long_wait_of_a_running_run(clock):
     console, shown = make("plain")
     console.report(**RUNNING)

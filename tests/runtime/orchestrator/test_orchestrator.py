@@ -317,6 +317,14 @@ def test_the_last_checkpoint_is_repeated_if_manage_dies_while_it_saves(build_gra
     assert (graph.manage.restarts, graph.manage.lost) == (1, None)
 
 
+def test_a_run_is_over_only_after_its_last_updates(build_graph):
+    graph = build_graph(COUNTER, "mode=async")
+    graph.progress.env_steps, graph.learning.training = graph.config.total_env_steps, 1
+    assert not graph._done()
+    graph.learning.training = 0
+    assert (graph._done(), graph.stop_reason) == (True, "total_env_steps")
+
+
 def test_the_workers_wait_no_longer_after_the_run(build_graph):
     graph = build_graph(COUNTER, "mode=sync", "total_env_steps=64")
     graph.run()

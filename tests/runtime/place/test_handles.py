@@ -63,6 +63,11 @@ def test_a_local_value_is_put_once():
     assert (ref.value, LocalRuntime().put(ref), LocalRuntime().gpus()) == ("value", ref, 0)
 
 
+def test_a_local_role_gets_the_value_of_a_reference_of_ray(ray):
+    handle = LocalRuntime().spawn("adder", Role)
+    assert handles.get(handle.call("add", ObjectRef(3), LocalRef(4))) == 7
+
+
 def test_the_package_calls_roles_only_with_types():
     files = [file for file in Path(handles.__file__).parents[2].rglob("*.py") if file.parent.name != "place"]
     assert len(files) > 100
