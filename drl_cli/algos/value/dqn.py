@@ -1,9 +1,8 @@
 """Deep Q-Network (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-DQN learns a Q network from n-step returns, with a target network, and explores epsilon-greedily. conf/algo/dqn.yaml
-explains all options. Some add other algorithms: `double` (van Hasselt et al. 2016, arXiv 1509.06461), `dueling` and
-`noisy` (networks/q_network.py), `soft_temperature`, `munchausen` and `rescale` (_shared.py), and `temperature`, which
-draws actions from softmax(values / temperature).
+DQN learns a Q network from n-step returns, with a target network, and explores epsilon-greedily. Some options add other
+algorithms: `double` (van Hasselt et al. 2016, arXiv 1509.06461), `dueling` and `noisy` (networks/q_network.py),
+`soft_temperature`, `munchausen` and `rescale` (_shared.py), and `temperature` (actions from softmax(Q / temperature)).
 """
 
 from collections.abc import Mapping
@@ -54,8 +53,8 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec, outputs
 def explore(config: Any, env_steps: int = 0) -> dict[str, float]:
     """Return the exploration values after `env_steps` steps of all workers. Noisy layers explore without epsilon."""
     epsilon = drl.linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)
-    boltzmann = {"temperature": config.temperature} if config.temperature else {}
-    return {"epsilon": 0.0 if config.noisy else epsilon, **boltzmann}
+    values = {"epsilon": 0.0 if config.noisy else epsilon, "temperature": config.temperature}
+    return values if config.temperature else {"epsilon": values["epsilon"]}
 
 
 def noise(config: Any, spec: drl.EnvSpec) -> drl.Noise | None:
@@ -79,10 +78,7 @@ class Algorithm(drl.Algorithm):
     policy_parts, targets = ("encoder", "q"), ("encoder", "q")
 
     def compared(self, batch: drl.Batch, rows: drl.Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the values Q(s, .) `[N, A]`, and the targets y = r + d Q'(s', argmax_a Q'(s', a)) `[N]`.
-
-        Double DQN chooses the action of the target by Q in place of Q', the target network.
-        """
+        """Return Q(s, .) `[N, A]`, and y = r + d Q'(s', argmax_a Q'(s', a)) `[N]`, or argmax_a Q(s', a) if double."""
         config, nets, masks = self.config, self.nets, self.masks("online", len(rows["reward"]))
         seen, target_seen = nets.encoder.see(batch), nets.target.encoder.see(batch)
         noise, target_noise, next_noise = nets.q.noise(3, self.generator)
