@@ -19,7 +19,6 @@ import numpy as np
 from drl_cli.algos.context import AlgoContext
 from drl_cli.chains import recording
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.head import Head
 from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer import NotFinite, Optimizer
 from drl_cli.optim.params import Params
@@ -157,13 +156,6 @@ class Policy(ABC):
     @abstractmethod
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         """Return the actions `[E, ...]` without exploration for observations `[E, ...]`."""
-
-    def exported_head(self) -> Head | None:
-        """Return the policy's network and its parameters as a Head, or None if a Head cannot describe this network.
-
-        drl-export calls this method. A subclass that overrides how the policy acts also overrides this method.
-        """
-        return None
 
     def state(self) -> State:
         """Return what a checkpoint saves: the state of the random generator, and the recurrent state if it exists."""

@@ -12,12 +12,10 @@ import numpy as np
 from drl_cli.algos.noise import Noise
 from drl_cli.algos.policy import RandomActions
 from drl_cli.algos.torch_policy import RANDOM, TorchPolicy
-from drl_cli.errors import Refused
 from drl_cli.losses.distributions import Distribution, TanhGaussian
 from drl_cli.networks.acting import NUMPY_FORMS
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, Encoder, memory_columns
-from drl_cli.networks.head import Head
 from drl_cli.optim.gradients import Nets
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, num_rows, tree
 from drl_cli.utils.deferred import NotInNumpy, building
@@ -56,23 +54,43 @@ def function_policy(algorithm: type[Declared]) -> type[FunctionPolicy]:
     return type("Policy", (FunctionPolicy,), names)
 
 
+def first_exploration(kind: type[Any], config: Any) -> dict[str, Any]:  # Any: a class of policies
+    """Return the exploration values before the first parameters arrive: those of the file's function `explore`."""
+    explore = kind.algorithm.file.get("explore") if issubclass(kind, FunctionPolicy) else None
+    return {} if explore is None else explore(config)
+
+
+def in_torch(kind: type[Any]) -> type[Any]:  # Any: a class of policies
+    """Return the class of policies that act by their torch modules, also where these have numpy forms."""
+    if not issubclass(kind, FunctionPolicy):
+        return kind
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "may_use_numpy": False})
+
+
 def acting_parts(algorithm: type[Declared], config: Any, network: NetworkConfig, spec: EnvSpec) -> Acting | None:
     """Return the parts of the policy, which act in numpy, or None if one of them has no numpy form."""
+    parts = _in_numpy(algorithm, config, network, spec)
+    chosen = {name: parts[name] for name in algorithm.policy_parts} if parts else {}
+    is_whole = all(isinstance(p, FORMS) and getattr(p, "is_plain", True) for p in chosen.values())
+    return chosen if parts and is_whole else None
+
+
+def _in_numpy(algorithm: type[Declared], config: Any, network: NetworkConfig, spec: EnvSpec) -> dict[str, Any]:
+    """Return the networks of the file, in numpy where they have numpy forms, or {} if that is not possible."""
     try:
         with building(in_numpy=True):
-            parts = algorithm.file["networks"](config, network, spec)
+            parts: dict[str, Any] = algorithm.file["networks"](config, network, spec)
     except NotInNumpy:
-        return None
-    chosen = {name: parts[name] for name in algorithm.policy_parts}
-    return chosen if all(isinstance(p, FORMS) and getattr(p, "is_plain", True) for p in chosen.values()) else None
+        return {}
+    return parts
 
 
 def has_memory(algorithm: type[Declared], config: Any, network: NetworkConfig, spec: EnvSpec) -> bool:
-    """Return whether the policy has a memory: `network.memory`, in the encoder of networks that act in numpy."""
+    """Return whether the policy has a memory: `network.memory`, in an encoder that the policy calls."""
     if network.memory == "none":
         return False
-    parts = acting_parts(algorithm, config, network, spec) or {}
-    return any(isinstance(part, ActingEncoder) for part in parts.values())
+    parts = _in_numpy(algorithm, config, network, spec) or algorithm.file["networks"](config, network, spec)
+    return any(isinstance(parts[name], ActingEncoder | Encoder) for name in algorithm.policy_parts)
 
 
 def with_options(policy: Callable[..., Any], config: Any, spec: EnvSpec) -> Callable[..., Any]:
@@ -92,26 +110,29 @@ class FunctionPolicy(TorchPolicy):
     - `noise(config, spec)` returns None, or the Noise with which actions are sampled.
     - `columns(config, network, spec)` returns the schema of the extra columns.
     - `priorities(config, nets, rows)` returns the initial priorities of new transitions, as `Policy.priorities` does.
-    - `head(config)` returns the fields of the exported Head that the network itself does not know.
 
     If all networks have numpy forms (drl_cli.networks.acting), `policy` gets arrays. Torch is then only imported for a
     torso or a memory. Otherwise, `policy` gets tensors.
     """
 
     algorithm: ClassVar[type[Declared]]
-    acting: Acting | None = None  # the networks that act in numpy
+    may_use_numpy: ClassVar[bool] = True
+    """Whether networks with a numpy form act in numpy."""
+    acting: Acting | None = None
+    encoder: ActingEncoder | None = None
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         file = self.algorithm.file
         self.function, self.network = with_options(file["policy"], config, spec), network
-        self.first = file["explore"](config) if "explore" in file else {}
+        self.first = first_exploration(type(self), config)
         self.noise: Noise | None = file["noise"](config, spec) if "noise" in file else None
         self.last: PreviousStep | None = None
         self.stored: Columns = {}  # the columns that the encoder returned with the last features
-        self.encoder: ActingEncoder | None = None
-        self.acting = acting_parts(self.algorithm, config, network, spec)
+        if self.may_use_numpy:
+            self.acting = acting_parts(self.algorithm, config, network, spec)
         if self.acting is None:
             super().__init__(config, network, spec, seed)
+            self.memory_size = network.state_size if "state" in self.declared_columns else 0
             return
         RandomActions.__init__(self, spec, seed)
         self.config, self.declared_columns, self.memory = config, self.extra_columns(config, network, spec), None
@@ -131,9 +152,7 @@ class FunctionPolicy(TorchPolicy):
         self.nets, modules = Nets(parts), dict[str, Any]()
         for name, part in parts.items():
             if isinstance(part, Encoder):
-                if part.memory is not None:
-                    raise Refused(f"network.memory={network.memory}: {name} can't act; say network.memory=none")
-                setattr(self.nets, name, part.features)
+                setattr(self.nets, name, partial(self._encode_in_torch, part))
             modules |= {name: part} if isinstance(part, torch.nn.Module) else part.parts
         return modules
 
@@ -190,37 +209,17 @@ class FunctionPolicy(TorchPolicy):
         columns: Columns = getattr(self, f"_{method}_columns")(obs, last)
         return columns if method == "greedy" else {**columns, **self.stored}
 
+    def _encode_in_torch(self, encoder: Encoder, obs: Any) -> Any:  # Any: tensors
+        x = encoder.features(obs)
+        if encoder.memory is not None:
+            assert self.memory is not None  # TorchPolicy sets it before each step
+            x, self.memory = encoder.memory.step(x, self.memory)
+        return x
+
     def _encode(self, obs: Obs) -> Array:
         assert self.encoder is not None
         features, self.stored = self.encoder(obs, self.last)
         return features
-
-    def exported_head(self) -> Head | None:
-        """Return the Head of a policy with one network after an encoder and an embedding; None for other policies."""
-        networks = [part for part in (self.acting or {}).values() if hasattr(part, "head")]
-        if not networks or self.encoder is None or self.acting is None:
-            return None
-        features = np.zeros((1, self.encoder.size), np.float32)
-        encoder = {name: lambda obs: features for name, part in self.acting.items() if part is self.encoder}
-        distribution = self.function(Nets({**self.acting, **encoder}), None, self.first)
-        if isinstance(distribution, tuple):  # with extra columns
-            distribution, _ = distribution
-        fields, file = dict[str, Any](), self.algorithm.file
-        for network in networks:
-            if fields.keys() & network.head():  # there are two MLPs
-                return None
-            fields |= network.head()
-        if "layers" not in fields:
-            return None
-        from drl_cli.networks.modules import Flat  # imports torch
-
-        inner = self.encoder.torch_encoder  # None without torso and memory
-        torso = Flat(self.encoder.inputs) if inner is None or inner.torso is None else inner.torso
-        common = {"activation": self.network.activation, "layer_norm": self.network.layer_norm}
-        fields = {**common, **fields, **(file["head"](self.config) if "head" in file else {})}
-        head = Head(torso=torso, memory=None if inner is None else inner.memory, **fields)
-        exported: Head = distribution.exported(head)
-        return exported
 
     def state(self) -> State:
         state = RandomActions.state(self) if self.acting is not None else super().state()

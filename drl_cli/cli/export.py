@@ -51,14 +51,14 @@ def export(options: Options) -> int:
     if options.license is not None:
         raise UsageError(f"license={options.license} is for the model card of format=hub; leave it out")
     with users_errors(config.outside_modules):
-        check(load_algorithm(config.algo.name).Policy, config.network, options.format)
+        check(load_algorithm(config.algo.name).Policy, options.format)
     policy = open_step(step, config)
     from drl_cli.deploy.export import export as write
 
     with acting(policy.config, policy.run / "export"):
         folder, parity = write(policy, options.format, options.episodes)
     print(f"{policy.run.name}  {policy.checkpoint.name}  ->  {relative_path(folder)}")
-    if line := not_exported(load_algorithm(config.algo.name).Policy, config.network):
+    if line := not_exported(load_algorithm(config.algo.name).Policy):
         print(line)
     exported, trained = score_text(parity.return_exported), score_text(parity.return_trained)
     returns = (

@@ -246,7 +246,7 @@ def _train(
         return {"exit_code": DONE}
     from drl_cli.algos.lookup import load_algorithm
     from drl_cli.data.dataset import describe, spaces_of
-    from drl_cli.deploy.formats import kind_of
+    from drl_cli.deploy.formats import formats_of
     from drl_cli.runs.start_text import start_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
@@ -258,7 +258,7 @@ def _train(
         begin_job(folder)
         with as_usage_error(OSError, prefix="the run's folder can't be written: ", exit_code=RESOURCES):
             record = resumed.cut_records(command) if resumed else run_record(config, folder, command)
-            formats = kind_of(load_algorithm(config.algo.name).Policy, config.network).formats
+            formats = formats_of(load_algorithm(config.algo.name).Policy)
             # which commands `end_text` may recommend
             record |= {"renders": config.has_env and spec.renders, "formats": list(formats)}
             if dataset is not None:

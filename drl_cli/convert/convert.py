@@ -41,7 +41,8 @@ def convert(
 ) -> Program:
     """Return the program of the policies of a class. Raise NotConverted, with the reason, if there is none.
 
-    `exploration` has the names of the exploration values, and `refused` names operations that are to stay in torch.
+    `exploration` has the names of the exploration values of a class with its own methods. A program does not depend on
+    them. Those of a file's function `explore` are inputs. `refused` names operations that are to stay in torch.
     """
     if own := defined(kind) - {*OWN}:
         raise NotConverted(f"it defines {', '.join(sorted(own))}")
@@ -52,12 +53,13 @@ def convert(
         policy.load(
             vector * rng.uniform(0.9, 1.1, size).astype(np.float32) + rng.uniform(0, 0.02, size).astype(np.float32)
         )
-        policy.explore({name: rng.uniform(0.2, 0.8) for name in exploration})
+        policy.explore({name: rng.uniform(0.2, 0.8) for name in (*exploration, *given)})
         return policy
 
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(0)
         first = kind(config, network, spec, 0)
+        given = [*first.first] if isinstance(first, FunctionPolicy) else []
         vector = first.params.vector(list(first.modules))
         size = vector.shape
         methods = ["greedy"] + ["act"] * first.is_stochastic
@@ -65,17 +67,20 @@ def convert(
             methods = ["greedy", "act", "random"]
         sources, constants, columns = list[str](), list[Array](), dict[str, list[str]]()
         for method in methods:
-            one, two = (traced(make(rows), method, spec, rows) for rows in ROWS)
-            trace = merged(one, two, ROWS)
-            trace = needed(without_reshapes(without_writes(trace), RESHAPES))
+            trace = general(*(traced(make(rows), method, spec, rows, given) for rows in ROWS))
             if slow := {call.op for call in trace.calls}.intersection(refused):
                 raise NotConverted(f"aten.{slow.pop()} is faster in torch")
             sources.append(write(method, trace, constants))
             columns[method] = [*trace.outputs]
-        program = Program("\n\n".join(sources), constants, len(vector), columns)
+        program = Program("\n\n".join(sources), constants, len(vector), columns, given)
         for rows in CHECKED_ROWS:
             compare(make(rows), make(rows, numpy_policy(kind, program)), spec, rows)
     return program
+
+
+def general(one: Trace, two: Trace) -> Trace:
+    """Return the trace for any number of rows, given the traces for ROWS. It has no side effects."""
+    return needed(without_reshapes(without_writes(merged(one, two, ROWS)), RESHAPES))
 
 
 def defined(kind: type[TorchPolicy]) -> set[str]:
@@ -87,13 +92,16 @@ def defined(kind: type[TorchPolicy]) -> set[str]:
     return {name for name in names if hasattr(TorchPolicy, name)}
 
 
-def traced(policy: TorchPolicy, method: str, spec: EnvSpec, rows: int) -> Trace:
-    """Return the trace of a method of the policy for random inputs."""
+def traced(policy: TorchPolicy, method: str, spec: EnvSpec, rows: int, exploration: Sequence[str] = ()) -> Trace:
+    """Return the trace of a method of the policy for random inputs and the exploration values of these names."""
     rng = np.random.default_rng(rows)
     policy.rng = draws = Draws(np.random.PCG64(rows))
     obs, last = example(spec, rows, rng)
     tensors, previous = map_parts(torch.from_numpy, obs), PreviousStep(*map(torch.from_numpy, last))  # type: ignore[arg-type]
     memory = torch.from_numpy(rng.standard_normal((rows, policy.memory_size), np.float32))
+
+    explored = {name: torch.tensor(policy.exploration[name], dtype=torch.float64) for name in exploration}
+    policy.explore({**policy.exploration, **explored})
 
     def compute() -> dict[str, Any]:  # Any: tensors
         if policy.memory_size:
@@ -103,7 +111,8 @@ def traced(policy: TorchPolicy, method: str, spec: EnvSpec, rows: int) -> Trace:
 
     with torch.no_grad():
         compute()  # modules may prepare views of their parameters in the first call
-    return record(compute, inputs(tensors, previous, memory), [*policy.params._pieces([*policy.modules])], draws)
+    named = inputs(tensors, previous, memory, explored)
+    return record(compute, named, [*policy.params._pieces([*policy.modules])], draws)
 
 
 def compare(policy: TorchPolicy, converted: TorchPolicy, spec: EnvSpec, rows: int) -> None:

@@ -67,6 +67,14 @@ def convolution(x: Array, weight: Array, bias: Array | None, stride: Sequence[in
     return out.reshape(n, h, w, -1).transpose(0, 3, 1, 2)
 
 
+def max_pool(x: Array, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> Array:
+    """Return the largest value of each window of images `[n, channels, H, W]`."""
+    (sh, sw), (ph, pw) = stride, padding
+    x = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), constant_values=-np.inf) if ph or pw else x
+    largest: Array = np.lib.stride_tricks.sliding_window_view(x, size, (2, 3))[:, :, ::sh, ::sw].max((-2, -1))
+    return largest
+
+
 def clamp(x: Array, low: Array | float | None, high: Array | float | None) -> Array:
     """Return new values between `low` and `high`. Either may be None."""
     out = x if low is None else np.maximum(x, low)
@@ -74,5 +82,6 @@ def clamp(x: Array, low: Array | float | None, high: Array | float | None) -> Ar
 
 
 KERNELS = {
-    f.__name__: f for f in (layer_norm, softmax, log_softmax, sigmoid, elu, softplus, scattered, convolution, clamp)
+    f.__name__: f
+    for f in (layer_norm, softmax, log_softmax, sigmoid, elu, softplus, scattered, convolution, max_pool, clamp)
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.algos.function_policy import FunctionPolicy, first_exploration
 from drl_cli.algos.policy import RandomActions
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.convert.kernels import KERNELS
@@ -21,20 +22,25 @@ class Program:
 
     `columns` has the names of the columns that each function returns. For each function NAME, `source` defines
     `load_NAME(v, c)`, which computes what depends only on the parameter vector `v` `[size]` and on `constants`, and
-    `NAME(w, rng, ...)` of this result, of a random generator and of the inputs.
+    `NAME(w, rng, ...)` of this result, of a random generator and of the inputs. The inputs end with the exploration
+    values that `exploration` names.
     """
 
     source: str
     constants: Sequence[Array]
     size: int
     columns: Mapping[str, Sequence[str]]
+    exploration: Sequence[str] = ()
 
 
-def inputs(obs: Any, last: PreviousStep | None, memory: Any) -> dict[str, Any]:  # Any: arrays or tensors
+def inputs(
+    obs: Any, last: PreviousStep | None, memory: Any, exploration: Mapping[str, Any]
+) -> dict[str, Any]:  # Any: arrays or tensors
     """Return the inputs of a program by name."""
     parts = {f"obs{i}": obs[path] for i, path in enumerate(sorted(obs))} if isinstance(obs, Mapping) else {"obs": obs}
+    explored = {f"explore_{name}": value for name, value in exploration.items()}
     previous = dict.fromkeys(PreviousStep._fields) if last is None else last._asdict()
-    return {**parts, **{f"last_{name}": value for name, value in previous.items()}, "memory": memory}
+    return {**parts, **{f"last_{name}": value for name, value in previous.items()}, "memory": memory, **explored}
 
 
 class NumpyPolicy(TorchPolicy):
@@ -46,6 +52,9 @@ class NumpyPolicy(TorchPolicy):
         RandomActions.__init__(self, spec, seed)
         self.config, self.declared_columns = config, self.extra_columns(config, network, spec)
         self.memory = None
+        if issubclass(type(self), FunctionPolicy):
+            self.memory_size = network.state_size if "state" in self.declared_columns else 0
+        self.first = first_exploration(type(self), config)
         names: dict[str, Any] = {"np": np, **KERNELS}  # Any: numpy and functions
         exec(compile(self.program.source, "<policy>", "exec"), names)
         self._names, self._weights = names, dict[str, Any]()
@@ -68,7 +77,10 @@ class NumpyPolicy(TorchPolicy):
         if self.memory_size:
             assert last is not None, "a policy with memory needs the previous step"
             self.memory = self._memory_of(num_rows(obs), last)  # type: ignore[assignment]  # an array here
-        results = self._names[method](self._weights[method], self.rng, *inputs(obs, last, self.memory).values())
+        values = {**self.first, **self.exploration}
+        explored = {name: values[name] for name in self.program.exploration}
+        given = inputs(obs, last, self.memory, explored).values()
+        results = self._names[method](self._weights[method], self.rng, *given)
         columns = dict(zip(self.program.columns[method], results, strict=True))
         if self.memory_size:
             self.memory = columns.pop("memory")

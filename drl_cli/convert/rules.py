@@ -65,6 +65,15 @@ def _convolution(op: Op) -> list[str]:
     return ["convolution({input}, {weight}, {bias}, {stride}, {padding})".format_map(op.text)]
 
 
+def _max_pool(op: Op) -> list[str]:
+    args = op.call.args
+    if set(args["dilation"]) != {1} or args["ceil_mode"] or len(args["kernel_size"]) != 2:
+        raise NotConverted("only plain pooling of images has a numpy form")
+    sides = {name: op.text[name] for name in ("kernel_size", "padding")}
+    stride = op.text["stride"] if args["stride"] else sides["kernel_size"]
+    return [f"max_pool({op.text['self']}, {sides['kernel_size']}, {stride}, {sides['padding']})"]
+
+
 UFUNCS: Mapping[str, Rule] = {
     "add": "np.add({self}, {other})",
     "sub": "np.subtract({self}, {other})",
@@ -118,6 +127,7 @@ FRESH: Mapping[str, Rule] = {
     "pow": "{self} ** {exponent}",
     "rsqrt": "1.0 / np.sqrt({self})",
     "addcmul": "{self} + {value} * {tensor1} * {tensor2}",
+    "lerp": "{self} + {weight} * ({end} - {self})",
     "where": "np.where({condition}, {self}, {other})",
     "masked_fill": "np.where({mask}, {value}, {self})",
     "_softmax": "softmax({self}, {dim})",
@@ -125,6 +135,7 @@ FRESH: Mapping[str, Rule] = {
     "native_layer_norm": "layer_norm({input}, {normalized_shape}, {weight}, {bias}, {eps})",
     "linalg_vector_norm": "np.sqrt(np.square({self}).sum({dim}, keepdims={keepdim}))",
     "convolution": _convolution,
+    "max_pool2d_with_indices": _max_pool,
     **{op: f"{{self}}.{name}({{dim}}, keepdims={{keepdim}})" for op, name in _REDUCTIONS.items()},
     "max": ("{self}.max({dim}, keepdims={keepdim})", "{self}.argmax({dim}, keepdims={keepdim})"),
     "min": ("{self}.min({dim}, keepdims={keepdim})", "{self}.argmin({dim}, keepdims={keepdim})"),

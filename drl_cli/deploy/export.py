@@ -14,9 +14,9 @@ from typing import Any
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.deploy import standalone
 from drl_cli.deploy.check import Parity, compare
-from drl_cli.deploy.formats import FILES, Format, check
+from drl_cli.deploy.formats import FILES, SOURCE, Format, NotExported, check
 from drl_cli.deploy.policy import TrainedPolicy
-from drl_cli.errors import BUG, UsageError, as_usage_error
+from drl_cli.errors import BUG, UsageError
 from drl_cli.runtime.files.checkpoint import make_draft, write_arrays, write_json
 from drl_cli.runtime.roles.normalization import NormalizedPolicy
 from drl_cli.version import __version__
@@ -49,12 +49,14 @@ def new_folder(trained: TrainedPolicy, name: str) -> Iterator[tuple[Path, Path]]
 def write(trained: TrainedPolicy, format: Format, episodes: int, folder: Path) -> Parity:
     """Write the policy into a folder, and compare it with the run's policy. Raise UsageError as `export` does."""
     policy = trained.policy.policy if isinstance(trained.policy, NormalizedPolicy) else trained.policy
-    check(type(policy), trained.config.network, format)
+    check(type(policy), format)
     if isinstance(policy, TorchPolicy):
         policy.searches = False  # the export is compared with the policy without its search
     spec = {"format": format, "file": FILES[format], **_about(trained), **trained.signature}
-    with as_usage_error(ValueError, prefix=f"format={format}: "):
+    try:
         spec |= (_write_numpy if format == "numpy" else _write_graph)(trained, format, folder)
+    except ValueError as error:
+        raise NotExported(f"format={format}: {error}") from error
     write_json(folder / "spec.json", spec)
     shutil.copyfile(standalone.__file__, folder / "policy.py")
     parity = compare(trained, standalone.Policy(folder), episodes)
@@ -85,26 +87,29 @@ def _about(trained: TrainedPolicy) -> dict[str, Any]:
 
 
 def _write_numpy(trained: TrainedPolicy, format: Format, folder: Path) -> dict[str, Any]:
-    from drl_cli.deploy.plan import plan
+    from drl_cli.deploy.graph import make_graph
+    from drl_cli.deploy.numpy_source import numpy_source
 
-    network, arrays = plan(trained.fresh(), trained.spec, trained.units)
-    write_arrays(folder / FILES[format], {name: array.astype("float32") for name, array in arrays.items()})
-    return {"network": network, "values": trained.spec.action.size if network["choices"] else None}
+    graph = make_graph(trained)
+    source, arrays = numpy_source(graph, trained.units, f"{trained.config.algo_name} on {trained.config.env.name}")
+    (folder / SOURCE).write_text(source)
+    write_arrays(folder / FILES[format], arrays)
+    return {"values": graph.num_scores or None}
 
 
 def _write_graph(trained: TrainedPolicy, format: Format, folder: Path) -> dict[str, Any]:
     import torch
 
-    from drl_cli.deploy.graph import Graph, example
+    from drl_cli.deploy.graph import example, make_graph
 
-    graph = Graph(trained.fresh(), trained.spec, trained.units).eval()
-    inputs = tuple(example(trained.units, graph))
+    graph = make_graph(trained)
+    given = example(trained.units, graph, 2)
+    inputs = tuple(given.values())
     batch = torch.export.Dim("batch")
     shapes = (tuple({0: batch} for _ in inputs),)
-    state = ["state"] if graph.state_size else []
-    values = ["values"] if graph.gives_values else []
-    names = [part.name for part in trained.units.inputs] + state
-    outputs = [part.name for part in trained.units.outputs] + values + [f"next_{name}" for name in state]
+    values = ["values"] if graph.num_scores else []
+    names = [*given]
+    outputs = [part.name for part in trained.units.outputs] + values + ["next_state"] * bool(graph.state_size)
     with torch.no_grad(), _quiet():
         try:
             program = torch.export.export(graph, inputs, dynamic_shapes=shapes)
@@ -121,7 +126,7 @@ def _write_graph(trained: TrainedPolicy, format: Format, folder: Path) -> dict[s
             )  # fmt: skip
             assert onnx is not None
             onnx.save(folder / FILES[format])
-    return {"values": trained.spec.action.size if values else None, "names": {"inputs": names, "outputs": outputs}}
+    return {"values": graph.num_scores or None, "names": {"inputs": names, "outputs": outputs}}
 
 
 @contextmanager

@@ -5,15 +5,15 @@ import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import yaml
 
-from drl_cli.algos.lookup import load_algorithm
 from drl_cli.deploy.episodes import play_together
 from drl_cli.deploy.export import new_folder, write
-from drl_cli.deploy.formats import Format, has_onnx, kind_of
+from drl_cli.deploy.formats import FILES, Format, NotExported, has_onnx
 from drl_cli.deploy.play import record
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.trained import open_step
@@ -133,21 +133,22 @@ def _write_run(trained: TrainedPolicy, folder: Path) -> None:
 def _write_exports(trained: TrainedPolicy, episodes: int, folder: Path) -> tuple[bool, list[str]]:
     """Write the policy for numpy into the folder, and for ONNX into a folder in it.
 
-    Return whether numpy can represent the policy, and lines that name the formats that are left out.
+    Return whether numpy can represent the policy, and lines that name the formats that are left out, with the reason.
     """
-    formats = kind_of(load_algorithm(trained.config.algo.name).Policy, trained.config.network).formats
-    lacks = []
-    if "numpy" in formats:
-        write(trained, "numpy", episodes, folder)
-    else:
-        lacks.append("no policy.py: this policy can't be exported to numpy; drl_cli.load reads the folder")
-    format: Format = "onnx"
-    if format in formats and has_onnx():
-        (folder / format).mkdir()
-        write(open_step(trained.checkpoint, trained.config), format, episodes, folder / format)
-    elif format in formats:
-        lacks.append("no ONNX: it needs  pip install 'drl-cli[onnx]'")
-    return "numpy" in formats, lacks
+    lacks = list[str]()
+    places: dict[Format, Path] = {"numpy": folder, "onnx": folder / "onnx"}
+    for format, place in places.items():
+        if format == "onnx" and not has_onnx():
+            lacks.append("no ONNX: it needs  pip install 'drl-cli[onnx]'")
+            continue
+        with TemporaryDirectory(dir=folder) as draft:
+            try:
+                write(open_step(trained.checkpoint, trained.config), format, episodes, Path(draft))
+            except NotExported as error:
+                lacks.append(f"no {FILES[format]}: {error}; drl_cli.load reads the folder")
+                continue
+            shutil.copytree(draft, place, dirs_exist_ok=True)
+    return (folder / FILES["numpy"]).is_file(), lacks
 
 
 def metadata(results: Mapping[str, Any], license: str | None) -> dict[str, Any]:

@@ -29,9 +29,9 @@ class TrainedPolicy(Caller):
         self.run, self.checkpoint = checkpoint.parents[1], checkpoint
         self.env = config.env.for_evaluation(config.manage.env_kwargs)
         self.units = Units(self.env, spec)
-        size = config.network.state_size
-        super().__init__(self.units.signature() | {"state": {"size": size} if size else None, "values": None})
         self.policy = self.fresh()
+        size = config.network.state_size or getattr(self.policy, "memory_size", 0)
+        super().__init__(self.units.signature() | {"state": {"size": size} if size else None, "values": None})
         self._action = PreviousStep.none(spec, 0).action
 
     def __repr__(self) -> str:
@@ -48,9 +48,12 @@ class TrainedPolicy(Caller):
         clock = self.config.clock
         return f"{self.manifest[clock.unit]:,} {clock.text}"
 
-    def fresh(self) -> Policy:
-        """Return a new policy of the algorithm with the same parameters. Raise ValueError if they do not fit."""
-        policy = make_policy(self.config, self.spec, 0)
+    def fresh(self, in_torch: bool = False) -> Policy:
+        """Return a new policy of the algorithm with the same parameters. Raise ValueError if they do not fit.
+
+        With `in_torch`, it acts by torch modules, also if there is a numpy form.
+        """
+        policy = make_policy(self.config, self.spec, 0, in_torch=in_torch)
         policy.load(self.params)
         return policy
 

@@ -9,6 +9,7 @@ needs onnxruntime, and a torch.export export needs torch.
 """
 
 import json
+import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,10 +18,8 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-FORBIDDEN = -1e9
-"""The value of a choice that the legal-action mask forbids."""
-NORM_EPS = 1e-5
-"""The constant that layer norm adds to a variance."""
+DTYPES = {"F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
+"""The types of arrays in a safetensors file."""
 
 
 class Caller:
@@ -88,7 +87,7 @@ class Policy(Caller):
         spec = json.loads((Path(folder) / "spec.json").read_text())
         super().__init__(spec)
         makers: dict[str, Callable[..., Callable[[Sequence[Array]], list[Array]]]]
-        makers = {"numpy": Network, "onnx": _onnx, "torch": _torch}
+        makers = {"numpy": _numpy, "onnx": _onnx, "torch": _torch}
         self._run = makers[spec["format"]](spec, Path(folder) / spec["file"])
         self._state: Array = np.zeros((0, 0), np.float32)
         self.values: Array | None = None
@@ -127,136 +126,10 @@ def _torch(spec: Mapping[str, Any], file: Path) -> Callable[[Sequence[Array]], l
     return run
 
 
-class Network:
-    """The network in numpy. It maps inputs and state to actions, the values of choices, and the new state."""
-
-    def __init__(self, spec: Mapping[str, Any], file: Path) -> None:
-        self.spec, self.plan, self.weights = spec, spec["network"], read_safetensors(file)
-
-    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
-        parts = {part["name"]: part for part in self.spec["inputs"]}
-        given = dict(zip(parts, inputs, strict=False))
-        mask = given.pop("action_mask", None)
-        seen = {name: self._normalized(name, from_zero(parts[name], array)) for name, array in given.items()}
-        features = [self._torso(torso, seen[torso["input"]]) for torso in self.plan["torsos"]]
-        features += [_flat(parts[name], seen[name]) for name in self.plan["flat"]]
-        x, state = np.concatenate(features, 1), []
-        if self.plan["memory"]:
-            x, after = self._remember(x, inputs[-1])
-            state = [after]
-        x = self._head(x)
-        if not self.plan["choices"]:
-            x = most_likely(x, self.plan.get("components", 1))
-            raw = np.tanh(x) if self.plan["is_squashed"] else x
-            return [*box_actions(self.spec["outputs"], raw), *state]
-        values = x if mask is None else np.where(some_allowed(mask, self.plan["choices"]), x, np.float32(FORBIDDEN))
-        return [*chosen(self.spec["outputs"], values), values, *state]
-
-    def _normalized(self, name: str, x: Array) -> Array:
-        if f"{name}.mean" not in self.weights:
-            return x
-        bound, mean, scale = self.plan["bound"], self.weights[f"{name}.mean"], self.weights[f"{name}.scale"]
-        return np.clip((x.astype(np.float32) - mean) / scale, -bound, bound)
-
-    def _torso(self, torso: Mapping[str, Any], obs: Array) -> Array:
-        n, (height, width) = len(obs), torso["sides"]
-        x = obs.reshape(n, *torso["shape"]).transpose(torso["axes"]).reshape(n, -1, height, width).astype(np.float32)
-        x = x * np.float32(1 / 255) if obs.dtype == np.uint8 else x
-        return self._layers(torso["layers"], x).reshape(n, -1)
-
-    def _layers(self, layers: Sequence[Any], x: Array) -> Array:
-        for kind, *options in layers:
-            if kind == "conv":
-                name, stride, padding = options
-                weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
-                windows = _windows(x, weight.shape[-1], stride, padding, 0.0)
-                x = (np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3))) + bias).transpose(0, 3, 1, 2)
-            elif kind == "pool":
-                size, stride, padding = options
-                x = _windows(x, size, stride, padding, -np.inf).max((-2, -1))
-            elif kind == "residual":
-                x = x + self._layers(options[0], x)
-            else:
-                x = activated(x, kind)
-        return x
-
-    def _remember(self, x: Array, state: Array) -> tuple[Array, Array]:
-        """Take one step of an LSTM or a GRU. Return the output and the new state."""
-        w_in, w_state, b_in, b_state = (self.weights[f"memory.{i}"] for i in range(4))
-        h, c = np.split(state, 2, 1) if self.plan["memory"] == "lstm" else (state, state)
-        a, b = x @ w_in.T + b_in, h @ w_state.T + b_state
-        if self.plan["memory"] == "lstm":
-            i, f, g, o = np.split(a + b, 4, 1)
-            c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
-            h = _sigmoid(o) * np.tanh(c)
-            return h, np.concatenate([h, c], 1)
-        (r_a, z_a, n_a), (r_b, z_b, n_b) = np.split(a, 3, 1), np.split(b, 3, 1)
-        z, n = _sigmoid(z_a + z_b), np.tanh(n_a + _sigmoid(r_a + r_b) * n_b)
-        h = (1 - z) * n + z * h
-        return h, h
-
-    def _head(self, x: Array) -> Array:
-        if self.plan["trunk"]:
-            kind = self.plan["trunk_activation"]
-            x = self._mlp("trunk", x, kind)
-            x = activated(normalized(x) if self.plan["norms_trunk"] else x, kind)
-        if "embedded" in self.weights:  # IQN: average the quantiles at fixed fractions
-            embedded = self.weights["embedded"]
-            outputs = self._mlp("head", (x[:, None] * embedded).reshape(-1, x.shape[1]), self.plan["activation"])
-            mean: Array = outputs.reshape(len(x), len(embedded), -1).mean(1)
-            return mean
-        x = self._mlp("head", x, self.plan["activation"])
-        if "support" in self.weights:  # C51: average over the distribution on `support`
-            support = self.weights["support"]
-            powers = np.exp(x - x.max(1, keepdims=True)).reshape(len(x), -1, len(support))
-            counts = risky((powers / powers.sum(-1, keepdims=True)).cumsum(-1).clip(max=1.0), *self.plan["risk"])
-            x = np.diff(counts, axis=-1, prepend=np.float32(0.0)) @ support
-        return x
-
-    def _mlp(self, name: str, x: Array, activation: str) -> Array:
-        step = 4 if self.plan["layer_norm"] else 2
-        last = self.plan[name] - 2
-        for i in range(0, last + 1, step):
-            x = x @ self.weights[f"{name}.{i}"] + self.weights[f"{name}.{i + 1}"]
-            if i < last:
-                if step == 4:
-                    x = normalized(x) * self.weights[f"{name}.{i + 2}"] + self.weights[f"{name}.{i + 3}"]
-                x = activated(x, activation)
-        return x
-
-
-def risky(share: Any, risk: str, level: float) -> Any:
-    """Return the weight that a risk measure (mean, cvar or power) gives to the worst `share` of all returns."""
-    if risk == "cvar":
-        return (share / level).clip(max=1.0)
-    if risk == "power":
-        return share ** (1.0 + level) if level >= 0 else 1.0 - (1.0 - share) ** (1.0 - level)
-    return share
-
-
-def most_likely(x: Array, components: int) -> Array:
-    """Return the action `[n, A]` with the largest logit, given K actions and then K logits, `[n, K A + K]`."""
-    if components == 1:
-        return x
-    best: Array = x[:, :-components].reshape(len(x), components, -1)[np.arange(len(x)), x[:, -components:].argmax(1)]
-    return best
-
-
-def box_actions(outputs: Sequence[Mapping[str, Any]], raw: Array) -> list[Array]:
-    """Scale `raw` `[n, dimensions]` from [-1, 1] to the environment's actions: low + (raw + 1) / 2 (high - low).
-
-    If a dimension lacks a bound, do not scale, but clip the value to the other bound if there is one.
-    """
-    sizes = [int(np.prod(part["shape"])) for part in outputs]
-    actions = []
-    for part, values in zip(outputs, np.split(raw, np.cumsum(sizes)[:-1], 1), strict=True):
-        low, high = bounds(part)
-        is_free = ~(np.isfinite(low) & np.isfinite(high))
-        first, last = (np.where(is_free, 0.0, bound) for bound in (low, high))
-        scaled = first + (np.clip(values, -1.0, 1.0) + 1.0) * ((last - first) / 2)
-        scaled = np.where(is_free, np.clip(values, low, high), scaled)
-        actions.append(scaled.astype(part["dtype"]).reshape(len(raw), *part["shape"]))
-    return actions
+def _numpy(spec: Mapping[str, Any], file: Path) -> Callable[[Sequence[Array]], list[Array]]:
+    arrays, network = read_safetensors(file), runpy.run_path(str(file.with_name("network.py")))
+    weights = network["load_act"](arrays["parameters"], [arrays[f"constant{i}"] for i in range(len(arrays) - 1)])
+    return lambda inputs: list(network["act"](weights, None, *inputs))
 
 
 def bounds(part: Mapping[str, Any]) -> tuple[Array, Array]:
@@ -267,48 +140,18 @@ def bounds(part: Mapping[str, Any]) -> tuple[Array, Array]:
     return np.broadcast_to(low.reshape(-1), size), np.broadcast_to(high.reshape(-1), size)
 
 
-def chosen(outputs: Sequence[Mapping[str, Any]], values: Array) -> list[Array]:
-    """Return, for each part, the environment's actions with the highest `values` `[n, sum of choices]`."""
-    ends, actions = np.cumsum([n for part in outputs for n in part["choices"]]), []
-    best = iter([choice.argmax(1) for choice in np.split(values, ends[:-1], 1)])
-    for part in outputs:
-        choices = np.stack([next(best) for _ in part["choices"]], 1)
-        action = choices.reshape(len(values), *part["shape"]) + np.array(part["start"])
-        actions.append(action.astype(part["dtype"]))
-    return actions
-
-
-def _windows(x: Array, size: int, stride: int, padding: int, fill: float) -> Array:
-    """Pad `x` with `fill`, and return its sliding windows `[n, channels, height, width, size, size]`."""
-    padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)), constant_values=fill)
-    return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))[:, :, ::stride, ::stride]
-
-
-def normalized(x: Array) -> Array:
-    """Return rows with mean 0 and variance 1, as layer norm computes them before its weights."""
-    x = x - x.mean(1, keepdims=True)
-    scaled: Array = x / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
-    return scaled
-
-
-def activated(x: Array, kind: str) -> Array:
-    """Apply the activation function `kind`: relu, tanh or elu."""
-    if kind == "relu":
-        return np.maximum(x, 0)
-    return np.tanh(x) if kind == "tanh" else np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
-
-
 def read_safetensors(path: Path) -> dict[str, Array]:
-    """Return the float32 arrays of a safetensors file, by name."""
+    """Return the arrays of a safetensors file, by name."""
     content = path.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
     header.pop("__metadata__", None)
-    slices = {name: (entry["shape"], *entry["data_offsets"]) for name, entry in header.items()}
-    return {
-        name: np.frombuffer(content[start + first : start + last], "<f4").reshape(shape)
-        for name, (shape, first, last) in slices.items()
-    }
+    arrays = {}
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        array = np.frombuffer(content[start + first : start + last], DTYPES[entry["dtype"]])
+        arrays[name] = array.reshape(entry["shape"])
+    return arrays
 
 
 def _at(obs: Any, action_mask: Any, part: Mapping[str, Any]) -> Array:
@@ -345,26 +188,10 @@ def from_zero(part: Mapping[str, Any], value: Array) -> Array:
     return value - np.array(part["start"]) if part["choices"] else value
 
 
-def _flat(part: Mapping[str, Any], x: Array) -> Array:
-    """Flatten an input to float32 `[n, width]`. Choices become one-hot, and bytes are scaled to [0, 1]."""
-    if part["choices"]:
-        one_hot = np.zeros((len(x), sum(part["choices"])), np.float32)
-        starts = np.cumsum([0, *part["choices"][:-1]])
-        np.put_along_axis(one_hot, x.reshape(len(x), -1) + starts, 1.0, 1)
-        return one_hot
-    flat: Array = x.reshape(len(x), -1).astype(np.float32)
-    return flat * np.float32(1 / 255) if x.dtype == np.uint8 else flat
-
-
 def some_allowed(mask: Array, choices: Sequence[int]) -> Array:
     """Return the mask, but allow every choice of an action component for which the mask allows no choice."""
     parts = np.split(mask, np.cumsum(choices)[:-1], 1)
     return np.concatenate([part | ~part.any(1, keepdims=True) for part in parts], 1)
-
-
-def _sigmoid(x: Array) -> Array:
-    half: Array = 0.5 + 0.5 * np.tanh(0.5 * x)
-    return half
 
 
 def _tree(tree: Any, actions: Iterator[Any]) -> Any:

@@ -8,7 +8,6 @@ Gradients flow through the sample of a Gaussian to its parameters (reparametrisa
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +22,11 @@ LOG_2 = float(np.log(2.0))
 
 class Distribution(ABC):
     """The base class of action distributions. An object has the distributions of the actions in B states."""
+
+    @property
+    def scores(self) -> Any:
+        """What each choice is worth, `[B, choices]`: logits, or values. `mode` has the best. None for box actions."""
+        return None
 
     @abstractmethod
     def sample(self, random: Any) -> Any:
@@ -61,10 +65,6 @@ class Distribution(ABC):
         action = self.sample(random)
         return action, self.log_prob(action)
 
-    def exported(self, head: Any) -> Any:  # Any: drl_cli.networks.head.Head
-        """Return the Head of the network whose outputs became this distribution: it computes the mode."""
-        return head
-
 
 class Categorical(Distribution):
     """A categorical distribution over A discrete actions, with logits `[B, A]`. Actions are int64 `[B]`.
@@ -74,6 +74,10 @@ class Categorical(Distribution):
 
     def __init__(self, logits: Any, mask: Any = None) -> None:
         self.logits = permitted(logits, mask)
+
+    @property
+    def scores(self) -> Any:
+        return self.logits
 
     @cached_property
     def log_probs(self) -> Any:
@@ -111,6 +115,10 @@ class MultiCategorical(Distribution):
         self.logits = permitted(logits, mask)
         self.choices = tuple(choices)
         self.parts = [Categorical(part) for part in _split(self.logits, choices)]
+
+    @property
+    def scores(self) -> Any:
+        return self.logits
 
     def sample(self, random: Any) -> Any:
         noisy = _split(self.logits + _gumbel(random, self.logits), self.choices)  # Gumbel-max, as in Categorical
@@ -200,8 +208,8 @@ class GaussianMixture(Distribution):
         """Return the Gaussian with an index in each state, `[B]`."""
         if self.components == 1:
             return Gaussian(self.mean, self.log_std, clips=True)
-        rows = np.arange(len(component)) if isinstance(component, np.ndarray) else torch.arange(len(component))
-        return Gaussian(self.mean[rows, component], self.log_std[component], clips=True)
+        log_std = _expand(self.log_std, self.mean)
+        return Gaussian(_chosen(self.mean, component), _chosen(log_std, component), clips=True)
 
     def sample(self, random: Any) -> Any:
         """Return random actions. `random` is a generator."""
@@ -219,9 +227,6 @@ class GaussianMixture(Distribution):
         log_probs = Gaussian(self.mean, self.log_std).log_prob(action[..., None, :])  # [B, K]
         return _log_sum_exp(_log_softmax(self.logits) + log_probs)
 
-    def exported(self, head: Any) -> Any:
-        return replace(head, is_squashed=True, components=self.components)
-
 
 class TanhGaussian(Distribution):
     """The distribution of tanh(u), where u has a Gaussian distribution (SAC, Haarnoja et al. 2018, appendix C).
@@ -234,11 +239,6 @@ class TanhGaussian(Distribution):
 
     def __init__(self, mean: Any, log_std: Any) -> None:
         self.inner = Gaussian(mean, log_std)
-
-    def exported(self, head: Any) -> Any:
-        *hidden, weight, bias = head.layers
-        size = self.inner.mean.shape[-1]  # the other outputs are standard deviations
-        return replace(head, layers=[*hidden, weight[:, :size], bias[:size]], is_squashed=True)
 
     @classmethod
     def of(cls, out: Any) -> "TanhGaussian":
@@ -324,26 +324,31 @@ class EpsilonGreedy(Distribution):
         self.values, self.mask = permitted(values, mask), mask
         self.epsilon, self.temperature = epsilon, temperature
 
+    @property
+    def scores(self) -> Any:
+        return self.values
+
     def sample(self, random: Any) -> Any:
         """Return random actions. `random` is a numpy generator, or drl.Repeats, which repeats random actions."""
-        if not isinstance(self.values, np.ndarray):
-            mask = None if self.mask is None else self.mask.cpu().numpy()
-            own = EpsilonGreedy(self.values.detach().cpu().numpy(), self.epsilon, mask, self.temperature)
-            return torch.from_numpy(own.sample(random)).to(self.values.device)
         rng = random if isinstance(random, np.random.Generator) else random.rng
-        is_random = rng.random(len(self.values)) < self.epsilon
+        rows, actions = self.values.shape
+        is_random = self._like(rng.random(rows)) < self.epsilon
         has_ladder = isinstance(self.temperature, np.ndarray)  # one temperature for each row; all or none are 0
         chosen = self.mode
         if self.temperature.all() if has_ladder else self.temperature:
             temperature = self.temperature[:, None] if has_ladder else self.temperature
             chosen = Categorical(self.values / temperature).sample(rng)
         if self.mask is None:
-            drawn = rng.integers(self.values.shape[1], size=len(self.values))
+            drawn = self._like(rng.integers(actions, size=rows))
         else:
-            drawn = Categorical(np.zeros_like(self.values), self.mask).sample(rng)
+            drawn = Categorical(0.0 * self.values, self.mask).sample(rng)
         if rng is not random:
-            is_random, drawn = random.start(is_random, drawn)
-        return np.where(is_random, drawn, chosen)
+            is_random, drawn = (self._like(each) for each in random.start(np.asarray(is_random), np.asarray(drawn)))
+        return _where(is_random, drawn, chosen)
+
+    def _like(self, drawn: Any) -> Any:
+        """Return random numbers as an array, or as a tensor if the values are a tensor."""
+        return drawn if isinstance(self.values, np.ndarray) else torch.from_numpy(drawn).to(self.values.device)
 
     @property
     def mode(self) -> Any:
@@ -442,6 +447,18 @@ def _split(x: Any, sizes: Sequence[int]) -> Any:
         starts = np.cumsum(sizes)[:-1]  # of all parts except the first
         return np.split(x, starts, -1)
     return torch.split(x, list(sizes), -1)
+
+
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    return np.where(condition, x, y) if isinstance(condition, np.ndarray) else torch.where(condition, x, y)
+
+
+def _chosen(x: Any, index: Any) -> Any:
+    """Return the part `[B, A]` of `x` `[B, K, A]` with an index `[B]` in each row."""
+    index = index[..., None, None]
+    if isinstance(x, np.ndarray):
+        return np.take_along_axis(x, index, -2)[..., 0, :]
+    return x.gather(-2, index.expand(*index.shape[:-1], x.shape[-1])).squeeze(-2)
 
 
 def _stack(parts: list[Any]) -> Any:

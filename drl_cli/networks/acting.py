@@ -52,21 +52,12 @@ class ActingMLP:
         out = mlp_numpy(self.params, x, self.network.activation)
         return np.tanh(out, out=out) if self.squashed else out
 
-    def head(self) -> dict[str, Any]:
-        """Return the fields of Head that describe this network."""
-        network = self.network
-        layers = {"layers": self.params, "activation": network.activation, "layer_norm": network.layer_norm}
-        return {**layers, "is_squashed": self.squashed}
-
 
 class ActingEmbedding(ActingMLP):
     """A drl.Embedding in numpy."""
 
     def __call__(self, x: Array) -> Array:
         return activate_numpy(norm_numpy(super().__call__(x)), self.network.activation)
-
-    def head(self) -> dict[str, Any]:
-        return {"trunk": self.params, "trunk_activation": self.network.activation, "norms_trunk": True}
 
 
 class ActingNetwork(ActingMLP):
@@ -218,10 +209,6 @@ class ActingQNetwork:
         sums: Array = out.reshape(-1, self.actions, len(weights)) @ weights
         return sums
 
-    def head(self) -> dict[str, Any]:
-        """Return the fields of Head that describe this network."""
-        return {"layers": self.mlp}
-
 
 class ActingImplicitQNetwork:
     """A drl.ImplicitQNetwork in numpy, with the same arguments. All rows have the same fractions `[K]`."""
@@ -254,12 +241,6 @@ class ActingImplicitQNetwork:
         products = hidden[:, None] * self.embedded  # [n, K, W]
         out = self.parts["online"](products.reshape(-1, width), noise)  # [n K, actions]
         return np.ascontiguousarray(out.reshape(len(x), num, self.actions).transpose(0, 2, 1))
-
-    def head(self) -> dict[str, Any]:
-        """Return the fields of Head that describe this network, with the fractions of the last call."""
-        trunk = self.parts["trunk"].plain if "trunk" in self.parts else ()
-        layers = {"layers": self.parts["online"].plain, "trunk": trunk, "trunk_activation": self.activation}
-        return {**layers, "embedded": self.embedded}
 
 
 NUMPY_FORMS: dict[str, Any] = {

@@ -156,7 +156,7 @@ class QNetwork(_QGroup):
         `noise` is a sample of the method `noise`, or in a worker the generator that draws it. `masks` are of dropout.
         """
         out = self._evaluate("online", x, noise, masks)
-        return out if self.outputs is None else out.view(len(x), self.actions, self.outputs)
+        return out if self.outputs is None else out.view(-1, self.actions, self.outputs)
 
     def weighted(self, x: Tensor, weights: Any, noise: Noise | np.random.Generator | None = None) -> Tensor:
         """Return the sums `[N, actions]` of the K outputs of each action, with `weights` `[K]`."""
@@ -195,4 +195,4 @@ class ImplicitQNetwork(_QGroup):
             hidden = activation(self._evaluate("trunk", x, noise))  # [N, W]
         product = hidden.unsqueeze(1) * embedded  # [N, K, W]
         quantiles = self._evaluate("online", product.flatten(0, 1), noise, masks)  # [N K, A]
-        return quantiles.view(len(x), -1, self.actions).mT  # [N, K, A] -> [N, A, K]
+        return quantiles.view(-1, angles.shape[-2], self.actions).mT  # [N, K, A] -> [N, A, K]

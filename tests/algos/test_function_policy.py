@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 from learners import ACTIONS, CPU, IMAGE, TREE, VECTOR, mapped
-from outside import my_a2c, my_sac, my_td3
+from outside import my_a2c, my_memory, my_sac, my_td3
 
 import drl_cli.api as drl
 from drl_cli.algos.base import Counts
 from drl_cli.algos.function_policy import FunctionPolicy, acting_parts
 from drl_cli.algos.off_policy import crossq, sac, td3
-from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder
 from drl_cli.networks.mlp import FlatMLP
@@ -194,32 +193,17 @@ def test_the_policy_stores_the_state_of_an_encoder_with_a_memory(memory, names):
     assert algorithm.policy_parts == (*["memory"] * (memory != "none"), "actor")
 
 
-def test_a_policy_of_two_mlps_has_no_head():
-    def networks(config, network, spec):
-        encoder = drl.encoder(network, spec)
-        return {"encoder": encoder, "mean": drl.MLP(encoder.size, 2, network), "std": drl.MLP(encoder.size, 2, network)}
-
-    def policy(nets, obs, explore):
-        x = nets.encoder(obs)
-        return drl.Gaussian(nets.mean(x), nets.std(x))
-
-    file = {"networks": networks, "policy": policy}
-    algorithm = type("Algorithm", (), {"file": file, "policy_parts": ("encoder", "mean", "std")})
-    kind = type("Policy", (FunctionPolicy,), {"algorithm": algorithm, "extra_columns": lambda *args: {}})
-    assert kind(None, NETWORK, spec_of(sac), 0).exported_head() is None
-
-
-def test_a_memory_beside_own_modules_is_refused():
-    def networks(config, network, spec):
-        encoder = drl.encoder(network, spec)
-        return {"encoder": encoder, "actor": torch.nn.Linear(encoder.size, 2)}
-
-    algorithm = type(
-        "Algorithm", (), {"file": {"networks": networks, "policy": sac.policy}, "policy_parts": ("encoder", "actor")}
-    )
-    kind = type("Policy", (FunctionPolicy,), {"algorithm": algorithm, "extra_columns": lambda *args: {}})
-    with pytest.raises(Refused, match=r"network\.memory=gru"):
-        kind(None, replace(NETWORK, memory="gru"), spec_of(sac), 0)
+def test_a_memory_beside_own_modules_is_a_memory_of_the_policy():
+    config, network = my_memory.Config(name="x"), replace(NETWORK, memory="gru", memory_size=5)
+    spec = EnvSpec("x", VECTOR, ACTIONS["discrete"])
+    policy = my_memory.Policy(config, network, spec, 0)
+    assert (policy.acting, policy.memory_size, [*policy.declared_columns]) == (None, 5, ["state"])
+    obs, last = random_obs(spec.obs, 4, np.random.default_rng(0)), PreviousStep.none(spec, 4)
+    first = policy.act(obs, last)
+    second = policy.act(obs, last._replace(begins=np.zeros(4, np.bool_)))
+    assert not first["state"].any()
+    assert second["state"].any(1).all()
+    np.testing.assert_array_equal(policy.act(obs, last)["state"], first["state"])
 
 
 def batch_of(obs, rows=6):

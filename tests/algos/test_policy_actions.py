@@ -5,7 +5,6 @@ from frequencies import check_frequencies
 from learners import ACTIONS, LOOKS, VECTOR, Learner
 
 from drl_cli import api as drl
-from drl_cli.algos import policy as policies
 from drl_cli.algos.policy import RandomActions
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.networks.config import NetworkConfig
@@ -53,25 +52,6 @@ def test_random_actions_are_uniform_over_legal_actions():
     several = drawing("multidiscrete").draw(obs)
     check_frequencies(several[:, 0], np.array([1, 0, 1, 1]) / 3)
     check_frequencies(several[:, 1], np.array([0, 1, 1]) / 2)
-
-
-@pytest.mark.parametrize("choices", [(), (7,)])
-def test_best_choices(choices):
-    values = np.random.default_rng(0).standard_normal((50, 7))
-    assert np.array_equal(policies.best_choices(values, choices), values.argmax(1))
-    for several in ((4, 3), (2, 2, 3), (1, 6)):
-        best, ends = policies.best_choices(values, several), np.cumsum([0, *several])
-        assert best.shape == (50, len(several))
-        for i in range(len(several)):
-            assert np.array_equal(best[:, i], values[:, ends[i] : ends[i + 1]].argmax(1))
-
-
-def test_choices_are_sampled_by_softmax_and_independent():
-    logits = np.log(np.array([1.0, 2.0, 5.0, 3.0, 1.0]))
-    drawn = policies.sample_choices(np.tile(logits, (80_000, 1)) + 7.0, (3, 2), np.random.default_rng(0))
-    check_frequencies(drawn[:, 0], np.array([1, 2, 5]) / 8)
-    check_frequencies(drawn[:, 1], np.array([3, 1]) / 4)
-    check_frequencies(2 * drawn[:, 0] + drawn[:, 1], np.outer([1, 2, 5], [3, 1]).ravel() / 32)
 
 
 class Net(TorchPolicy):

@@ -126,6 +126,7 @@ CASES = {
     "pow": lambda x, i, b, image, w: x**3,
     "rsqrt": lambda x, i, b, image, w: (x.abs() + 0.1).rsqrt(),
     "addcmul": lambda x, i, b, image, w: torch.addcmul(x, w[:4], w[4:8], value=0.5),
+    "lerp": lambda x, i, b, image, w: x.lerp(w[:4], 0.3) + x.lerp(w[4:8], w[8:12]),
     "where": lambda x, i, b, image, w: torch.where(b, x, w[:4]),
     "masked_fill": lambda x, i, b, image, w: x.masked_fill(b, -float("inf")),
     "_softmax": lambda x, i, b, image, w: x.softmax(-1),
@@ -134,6 +135,7 @@ CASES = {
         F.layer_norm(x, (4,), w[:4], w[4:8]) + F.layer_norm(x.view(-1, 2, 2), (2, 2), eps=0.1).view(-1, 4)
     ),
     "linalg_vector_norm": lambda x, i, b, image, w: F.normalize(x, dim=1),
+    "max_pool2d_with_indices": lambda x, i, b, image, w: F.max_pool2d(image, 3, stride=2, padding=1),
     "convolution": lambda x, i, b, image, w: (
         F.conv2d(image, w[:8].view(2, 2, 1, 2), w[8:10], stride=2, padding=1)
         + F.conv2d(image, w[8:16].view(2, 2, 1, 2), stride=(2, 2), padding=1)

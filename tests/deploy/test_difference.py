@@ -3,10 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from drl_cli.algos.off_policy import sac
-from drl_cli.algos.value import c51, dqn, iqn, qr_dqn
 from drl_cli.deploy.check import Parity, difference
-from drl_cli.deploy.formats import find_head
 from drl_cli.envs.units import ArraySpec
 
 BOX = ArraySpec("action", (), (2,), "float32", low=[-1.0, 0.0], high=[1.0, 200.0])
@@ -44,12 +41,3 @@ def test_policies_that_differ():
         assert "its actions are up to" in parity(largest).problem()
     assert "its mean return is 11.6" in parity(exported=11.6).problem()
     assert "its mean return is 8.4" in parity(exported=8.4).problem()
-
-
-@pytest.mark.parametrize("module", [c51, dqn, iqn, qr_dqn, sac])
-@pytest.mark.parametrize("name", ["forward", "greedy"])
-def test_a_policy_that_overrides_how_it_acts_has_no_head(module, name):
-    own = type("Own", (module.Policy,), {name: lambda self, obs, last: None})
-    assert find_head(object.__new__(own)) is None
-    described = type("Described", (own,), {"exported_head": lambda self: "its own"})
-    assert find_head(object.__new__(described)) == "its own"

@@ -12,13 +12,12 @@ from graphs import make_config
 from outside import torch_policies
 from policies import SMALL, make_policy, observations, row
 
-from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.deploy import check, standalone
 from drl_cli.deploy import policy as module
 from drl_cli.deploy.episodes import play_together
 from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy, export
-from drl_cli.deploy.formats import not_exported
-from drl_cli.deploy.graph import Graph
+from drl_cli.deploy.formats import NotExported, not_exported
+from drl_cli.deploy.graph import make_graph
 from drl_cli.deploy.policy import TrainedPolicy, action_at
 from drl_cli.deploy.standalone import Policy
 from drl_cli.envs.make import read_spec
@@ -74,7 +73,7 @@ def case(request, tmp_path_factory):
     spec = {"format": "numpy", "file": FILES["numpy"], **_about(trained), **trained.signature}
     write_json(tmp_path / "spec.json", spec | _write_numpy(trained, "numpy", tmp_path))
     in_numpy, in_torch = Policy(tmp_path), Policy(tmp_path)
-    graph = Graph(trained.fresh(), trained.spec, trained.units).eval()
+    graph = make_graph(trained)
 
     def run(inputs):
         with torch.no_grad():
@@ -92,25 +91,18 @@ def started(case):
 
 @contextmanager
 def recorded(trained):
-    """Record the outputs of the network in a list."""
+    """Record the scores or the modes of the policy's distributions in a list."""
     policy, given = getattr(trained.policy, "policy", trained.policy), []
-    if isinstance(policy, FunctionPolicy):
-        name = "actor" if hasattr(policy.nets, "actor") else "q"
-        network = getattr(policy.nets, name)
-        setattr(policy.nets, name, lambda *args: given.append(out := network(*args)) or out)
-        yield given
-        setattr(policy.nets, name, network)
-        return
-    forward = policy.forward
+    distribution = policy.distribution
 
-    def record(obs, last):
-        out = forward(obs, last)
-        given.append(out[0][:, : trained.spec.action.size])
-        return out
+    def record(*args, **options):
+        found, columns = distribution(*args, **options)
+        given.append(found.mode if found.scores is None else found.scores)
+        return found, columns
 
-    policy.forward = record
+    policy.distribution = record
     yield given
-    del policy.forward
+    del policy.distribution
 
 
 def assert_same(trained, actions, others):
@@ -272,12 +264,12 @@ def make(tmp_path, monkeypatch):
     def make_it(kind, env="drl_cli.envs.probes:Choose-v0"):
         config = make_config(*SMALL, f"env={env}", "algo=dqn")
         spec = read_spec(config.env)
-        monkeypatch.setattr(module, "make_policy", lambda *args: kind(config.algo, config.network, spec, 0))
+        monkeypatch.setattr(module, "make_policy", lambda *args, **options: kind(config.algo, config.network, spec, 0))
         own = kind(config.algo, config.network, spec, 0)
-        if isinstance(own, FunctionPolicy):
-            size = num_params(own.acting["q"].layers.shapes)
-        else:
-            size = len(own.params.vector(["net"])) if hasattr(own.params, "vector") else sum(map(np.prod, own.shapes))
+        acting = getattr(own, "acting", None)
+        size = num_params(acting["q"].layers.shapes) if acting else 0
+        if size == 0 and own.params is not None:
+            size = len(own.params.vector(["net"]))
         params = np.random.default_rng(0).standard_normal(int(size)).astype(np.float32)
         folder = tmp_path / "checkpoints" / "step_1"
         return TrainedPolicy(config, spec, params, folder, {"env_steps": 1, "opt_steps": 1})
@@ -286,25 +278,60 @@ def make(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("env", ["drl_cli.envs.probes:Choose-v0", "everything:Stacked-v0"])
-def test_the_graph_of_a_torch_policy(make, env):
-    trained = make(torch_policies.Chooses, env)
+@pytest.mark.parametrize("kind", [torch_policies.Chooses, torch_policies.Remembers])
+def test_a_torch_policy_is_exported_to_numpy(make, env, kind, monkeypatch):
+    monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 50)
+    trained = make(kind, env)
     obs, _ = observations(trained, 30)
-    graph = Graph(trained.fresh(), trained.spec, trained.units).eval()
-    with torch.no_grad():
-        (action,) = graph(torch.from_numpy(obs))
-    actions = trained(obs)
-    assert np.array_equal(action.numpy(), actions)
+    folder, parity = export(trained, "numpy", 2)
+    assert parity.largest_difference <= 1e-5
+    trained.reset()
+    exported, actions = Policy(folder), trained(obs)
+    for _ in range(3):  # a memory changes the actions
+        assert np.array_equal(exported(obs), actions)
+        actions, before = trained(obs), actions
     assert len(np.unique(actions)) > 1
+    assert np.array_equal(actions, before) == (kind is torch_policies.Chooses)
 
 
 @pytest.mark.slow
-def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
-    trained = make(torch_policies.Chooses)
+@pytest.mark.parametrize("kind", [torch_policies.Chooses, torch_policies.Remembers])
+def test_a_torch_policy_is_exported_by_torch_and_onnx(make, kind):
+    trained = make(kind)
     for format in ("torch", "onnx"):
         _, parity = export(trained, format, 20)
-        assert parity.largest_difference == 0
+        assert parity.largest_difference <= 1e-5
     with pytest.raises(UsageError, match=r"torch.export can't trace its modules .*x\.shape\[0\]"):
         export(make(torch_policies.Fixed), "torch", 20)
+
+
+def test_an_algorithm_with_modules_and_a_memory_of_its_own_is_exported_to_numpy(tmp_path):
+    options = ("algo=outside.my_memory", "network=lstm", "replay=sequences")
+    trained = make_policy(tmp_path, f"{PROBE}:Cue-v0", *options)
+    spec = {"format": "numpy", "file": FILES["numpy"], **_about(trained), **trained.signature}
+    write_json(tmp_path / "spec.json", spec | _write_numpy(trained, "numpy", tmp_path))
+    exported = Policy(tmp_path)
+    for seed in range(4):
+        obs, _ = observations(trained, 30, seed)
+        assert np.array_equal(exported(obs), trained(obs))
+        np.testing.assert_allclose(exported._state, trained.policy.policy.memory, rtol=1e-5, atol=1e-6)
+    assert np.ptp(exported.values, axis=0).min() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (torch_policies.Reads, r"Python reads a tensor's values: Tensor\.tolist; say format=onnx or format=torch"),
+        (torch_policies.Sorts, r"aten\.sort has no numpy form; say format=onnx or format=torch"),
+        (torch_policies.Own, r"Own has its own greedy\(\).* drl_cli\.load"),
+    ],
+)
+def test_a_failed_export_leaves_nothing(make, kind, words, tmp_path):
+    trained = make(kind)
+    with pytest.raises(NotExported, match=words):
+        export(trained, "numpy", 20)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert trained(np.eye(3)[1]) in (3, 4, 5)
 
 
 @pytest.mark.slow
@@ -316,27 +343,8 @@ def test_a_policy_with_a_search_exports_its_prior(make):
     folder, parity = export(trained, "torch", 20)
     assert parity.largest_difference == 0
     assert np.array_equal(standalone.Policy(folder)(obs), prior)
-    network = trained.config.network
-    assert "the search of outside.torch_policies.Searches is not exported" in not_exported(
-        torch_policies.Searches, network
-    )
-    assert not_exported(torch_policies.Chooses, network) is None
-
-
-@pytest.mark.parametrize(
-    ("kind", "format", "words"),
-    [
-        (torch_policies.Chooses, "numpy", "Chooses has modules that format=numpy can't export; say format=onnx or"),
-        (torch_policies.Remembers, "torch", r"Remembers has a memory .* drl_cli.load"),
-        *((torch_policies.Own, form, r"Own has its own greedy\(\).* drl_cli.load") for form in ("numpy", "torch")),
-    ],
-)
-def test_a_failed_export_leaves_nothing(make, kind, format, words, tmp_path):
-    trained = make(kind)
-    with pytest.raises(UsageError, match=words):
-        export(trained, format, 20)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert trained(np.eye(3)[1]) in (3, 4, 5)
+    assert "the search of outside.torch_policies.Searches is not exported" in not_exported(torch_policies.Searches)
+    assert not_exported(torch_policies.Chooses) is None
 
 
 def test_a_policy_with_its_own_memory_gets_the_last_action_and_reward(make):

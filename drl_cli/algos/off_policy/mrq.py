@@ -105,6 +105,10 @@ class Noisy(drl.Distribution):
     def __init__(self, out: Any, mask: Any, is_box: bool, config: Any) -> None:
         self.out, self.mask, self.is_box, self.config = permitted(out, mask), mask, is_box, config
 
+    @property
+    def scores(self) -> Any:
+        return None if self.is_box else self.out
+
     def sample(self, random: Any) -> Any:
         noise = self.config.noise * random.standard_normal(self.out.shape, np.float32)
         if self.is_box:
@@ -118,9 +122,6 @@ class Noisy(drl.Distribution):
         if not self.is_box:
             return self.out.argmax(-1)
         return np.tanh(self.out) if isinstance(self.out, np.ndarray) else self.out.tanh()
-
-    def exported(self, head: Any) -> Any:
-        return replace(head, is_squashed=self.is_box)
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any, spec: drl.EnvSpec) -> Noisy:

@@ -62,12 +62,8 @@ class OneStep(drl.Distribution):
 
     @property
     def mode(self) -> Any:
-        zeros = np.zeros((len(self.x), self.size), np.float32)
-        return self.at(zeros if isinstance(self.x, np.ndarray) else torch.from_numpy(zeros))
-
-    def exported(self, head: Any) -> Any:
-        first, *others = head.layers  # the first weight is [features + noise, units]
-        return replace(head, layers=[first[: -self.size], *others])
+        shape = (self.x.shape[0], self.size)
+        return self.at(np.zeros(shape, np.float32) if isinstance(self.x, np.ndarray) else self.x.new_zeros(shape))
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], spec: drl.EnvSpec) -> OneStep:

@@ -20,7 +20,7 @@ from drl_cli.api import torch
 from drl_cli.losses.distributional import distorted_cumulative, project_numpy, softmax
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
-__all__ = ["Algorithm", "Config", "explore", "head", "networks", "noise", "policy", "priorities"]
+__all__ = ["Algorithm", "Config", "explore", "networks", "noise", "policy", "priorities"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,8 @@ def expected(config: Any, probs: Any) -> Any:
     if config.risk != "mean":
         cumulative = probs.cumsum(-1).clip(max=1.0)  # the clip removes rounding errors
         distorted = distorted_cumulative(cumulative, config.risk, config.risk_level)
-        probs = 1.0 * distorted
-        probs[..., 1:] -= distorted[..., :-1]
+        differences = [distorted[..., :1], distorted[..., 1:] - distorted[..., :-1]]
+        probs = (np.concatenate if isinstance(probs, np.ndarray) else torch.cat)(differences, -1)
     returns = support(config)
     return probs @ (returns if isinstance(probs, np.ndarray) else torch.from_numpy(returns))
 
@@ -66,11 +66,6 @@ def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any) -> drl.
     """Return the policy that chooses the action with the largest mean return, or the largest risk measure `risk`."""
     probs = softmax(nets.q(nets.encoder(obs), explore.get("rng")))
     return _shared.greedy(expected(config, probs), obs, explore)
-
-
-def head(config: Any) -> dict[str, Any]:
-    """Return what an export needs besides the network."""
-    return {"support": support(config), "risk": (config.risk, config.risk_level)}
 
 
 def priorities(config: Any, nets: Any, rows: drl.Columns) -> drl.Array:

@@ -1,8 +1,7 @@
 """Deep Q-Network (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-DQN learns a Q network from n-step returns, with a target network, and explores epsilon-greedily. Some options add other
-algorithms: `double` (van Hasselt et al. 2016, arXiv 1509.06461), `dueling` and `noisy` (networks/q_network.py),
-`soft_temperature`, `munchausen` and `rescale` (_shared.py), and `temperature` (actions from softmax(Q / temperature)).
+DQN learns a Q network from n-step returns. Options add double DQN (van Hasselt et al. 2016, arXiv 1509.06461), `dueling`
+and `noisy` (networks/q_network.py), softmax targets (_shared.py), and actions from softmax(Q / `temperature`).
 """
 
 from collections.abc import Mapping
@@ -14,9 +13,7 @@ from drl_cli.algos.value import _shared
 from drl_cli.api import torch
 from drl_cli.utils.ranges import OR_NULL
 
-ACTIONS = ("discrete",)
-TABLES = ("uniform", "prioritized", "sequences")
-EXPLORATION = ("epsilon", "temperature")
+ACTIONS, TABLES, EXPLORATION = ("discrete",), ("uniform", "prioritized", "sequences"), ("epsilon", "temperature")
 
 
 @dataclass(frozen=True, kw_only=True)

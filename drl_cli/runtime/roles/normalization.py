@@ -16,6 +16,7 @@ import numpy as np
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.function_policy import FunctionPolicy, acting_parts
+from drl_cli.algos.function_policy import in_torch as torch_form
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.convert.program import Program, numpy_policy
@@ -279,12 +280,16 @@ def numpy_program(config: Config, spec: EnvSpec) -> tuple[Program | None, str]:
         return None, f"torch ({(str(error) or type(error).__name__).splitlines()[0]})"
 
 
-def make_policy(config: Config, spec: EnvSpec, seed: int, program: Program | None = None) -> Policy:
+def make_policy(
+    config: Config, spec: EnvSpec, seed: int, program: Program | None = None, in_torch: bool = False
+) -> Policy:
     """Create the algorithm's policy for workers and evaluators, with normalisation if configured.
 
-    With a program, which `numpy_program` returned, the policy runs the program and imports no torch.
+    With a program, which `numpy_program` returned, the policy runs the program and imports no torch. With `in_torch`,
+    it acts by torch modules, also if its networks have numpy forms.
     """
     kind = load_algorithm(config.algo.name).Policy
+    kind = torch_form(kind) if in_torch else kind
     if program is not None:
         assert issubclass(kind, TorchPolicy)
         kind = numpy_policy(kind, program)

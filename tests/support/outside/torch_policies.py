@@ -52,12 +52,30 @@ class Searches(Chooses):
 
 
 class Remembers(Chooses):
-    """A stochastic policy with a memory."""
+    """A stochastic policy with a memory: the step of the episode turns the logits."""
 
-    memory_size = 2
+    memory_size = 1
 
     def distribution(self, obs, last):
-        return Categorical(self.modules["net"](obs)), {}
+        self.memory = self.memory + 1
+        logits = self.modules["net"](obs)
+        return Categorical(logits * torch.cos(3.0 * self.memory)), {}
+
+    choose = TorchPolicy.choose
+
+
+class Reads(Chooses):
+    """A policy in which Python reads a tensor's values."""
+
+    def choose(self, obs):
+        return torch.tensor([max(range(len(row)), key=row.__getitem__) for row in self.modules["net"](obs).tolist()])
+
+
+class Sorts(Chooses):
+    """A policy with an operation that has no numpy form."""
+
+    def choose(self, obs):
+        return self.modules["net"](obs).sort(-1).indices[:, -1]
 
 
 class Own(dqn.Policy):
