@@ -60,19 +60,19 @@ class PredictiveCritic(nn.Module):
         one_layer = replace(network, hidden=(width,))
         self.head = drl.MLP(width, outputs, one_layer, last=0.01)
         self.predictor = drl.MLP(width, width, one_layer)
-        self.dropout_sizes = [mlp.dropout_size for mlp in (self.encoder, self.head, self.predictor)]
 
     @property
     def dropout_size(self) -> int:
         """The number of hidden units of all three MLPs. `masks` needs a random number for each of them in each row."""
-        return sum(self.dropout_sizes)
+        return self.encoder.dropout_size + self.head.dropout_size + self.predictor.dropout_size
 
     def masks(self, uniform: torch.Tensor, rate: float) -> list[torch.Tensor]:
         """Return a dropout mask `[1, B, width]` for each hidden layer. `forward` takes them as an argument.
 
         `uniform` `[B, dropout_size]` has random numbers in [0, 1). `rate` is the probability that a unit is dropped.
         """
-        of_encoder, of_head, of_predictor = torch.split(uniform, self.dropout_sizes, 1)
+        sizes = [mlp.dropout_size for mlp in (self.encoder, self.head, self.predictor)]
+        of_encoder, of_head, of_predictor = torch.split(uniform, sizes, 1)
         masks = self.encoder.masks(of_encoder, rate)
         return masks + self.head.masks(of_head, rate) + self.predictor.masks(of_predictor, rate)
 

@@ -1,7 +1,7 @@
 """Deep Q-Network (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-DQN learns a Q network from n-step returns. Options add double DQN (van Hasselt et al. 2016, arXiv 1509.06461), `dueling`
-and `noisy` (networks/q_network.py), softmax targets (_shared.py), and actions from softmax(Q / `temperature`).
+DQN learns a Q network from n-step returns. Options add double DQN (van Hasselt et al. 2016, arXiv 1509.06461), dueling
+and noisy layers (networks/q_network.py), softmax targets (_shared.py), and actions from softmax(Q / `temperature`).
 """
 
 from collections.abc import Mapping
