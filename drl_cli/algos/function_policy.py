@@ -139,8 +139,8 @@ class FunctionPolicy(TorchPolicy):
         self.nets = Nets(self.acting)
         for name, part in self.acting.items():
             if isinstance(part, ActingEncoder):
-                setattr(self.nets, name, self._encode)
-                self.encoder = part
+                self.encoder = part  # without a torso and a memory, features are the flat observations
+                setattr(self.nets, name, part.inputs.array if part.torch_encoder is None else self._encode)
 
     @staticmethod
     def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> Mapping[str, nn.Module]:
@@ -157,7 +157,8 @@ class FunctionPolicy(TorchPolicy):
         return modules
 
     def distribution(self, obs: Any, last: PreviousStep | None, **more: Any) -> tuple[Distribution, dict[str, Any]]:
-        result = self.function(self.nets, obs, {**self.first, **self.exploration, **more})
+        values = {**self.first, **self.exploration, **more} if self.first or self.exploration else more
+        result = self.function(self.nets, obs, values)
         return result if isinstance(result, tuple) else (result, {})
 
     def sample(self, obs: Any, last: PreviousStep | None) -> tuple[Any, dict[str, Any]]:
@@ -228,7 +229,7 @@ class FunctionPolicy(TorchPolicy):
         return state if self.noise is None else {**state, "noise": self.noise.parts.copy()}
 
     def load_state(self, state: State) -> None:
-        if self.noise is not None:
+        if self.noise is not None and "noise" in state:  # not if the run began with another kind of noise
             self.noise.parts = state["noise"].copy()
         if self.acting is None:
             super().load_state(state)

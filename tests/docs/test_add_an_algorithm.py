@@ -40,14 +40,23 @@ def folder(tmp_path, monkeypatch):
 
 STARTS = {"algorithm": '"""TD3', "a2c": '"""A2C', "test": "from drl_cli.testing", "columns": "def columns("}
 STARTS |= {"sac": "def networks("}
+REAL = {"off_policy/sac.py": '"""Soft Actor-Critic', "value/dqn.py": '"""Deep Q-Network'}
+"""Files of drl-cli that the page shows."""
 
 
 def block(kind):
     """Return one block of the document's Python code."""
     every = blocks(DOC.name)
-    assert len(every) == len(STARTS), "a block of the page is not tested"
+    assert len(every) == len(STARTS) + len(REAL), "a block of the page is not tested"
     (found,) = [one for one in every if one.startswith(STARTS[kind])]
     return found
+
+
+@pytest.mark.parametrize("file", REAL)
+def test_the_page_shows_the_real_files(file):
+    text = (DOC.parents[1] / "drl_cli" / "algos" / file).read_text()
+    assert [each for each in blocks(DOC.name) if each.startswith(REAL[file])] == [text], "copy the file"
+    assert text.count("\n") <= 100
 
 
 def change(folder, *pairs):
