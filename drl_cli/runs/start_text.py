@@ -19,7 +19,7 @@ WORKER_BYTES = 60 * 2**20
 def start_text(config: Config, spec: EnvSpec, dataset: Dataset | None) -> list[str]:
     """Return the lines about what the run learns with and from."""
     lines = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
-    lines += [*rollout_text(config), *waiting_text(config, spec)]
+    lines += [*rollout_text(config), *waiting_text(config, spec), *train_ratio_text(config)]
     return [*lines, *(data_text(config, dataset) if dataset else ())]
 
 
@@ -66,6 +66,18 @@ def waiting_text(config: Config, spec: EnvSpec) -> list[str]:
         f"warning: rows of {title(config.algo_name)} reach replay when their episode ends, and an episode of {spec.id} "
         f"may have {longest:,} steps; each of {num} environments takes {steps:,} steps, so there may be no update; "
         f"say total_env_steps={num * longest + config.min_inserts}, or a smaller worker.envs or worker.num"
+    ]
+
+
+def train_ratio_text(config: Config) -> list[str]:
+    """Return a line with the train ratio of a world model, as papers call the replayed steps per environment step."""
+    ratio, steps = config.orchestrator.sample_insert_ratio, config.replay.steps
+    if not config.has_step_states or config.is_offline or steps is None or not isinstance(ratio, float):
+        return []
+    rows = config.trainer.batch_size
+    return [
+        f"train ratio: {ratio * rows * steps.seq_len:g} replayed steps per environment step = "
+        f"orchestrator.sample_insert_ratio {ratio:g} x trainer.batch_size {rows} x replay.seq_len {steps.seq_len}"
     ]
 
 

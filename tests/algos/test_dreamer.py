@@ -16,6 +16,7 @@ from drl_cli.algos.policy import random_actions
 from drl_cli.errors import Refused
 from drl_cli.losses.symlog import symexp_bins
 from drl_cli.optim.optimizer_config import OptimizerConfig
+from drl_cli.runs.start_text import train_ratio_text
 from drl_cli.settings.compose import compose
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec, PreviousStep, map_parts
@@ -254,6 +255,15 @@ def test_what_does_not_fit_is_refused(network, options, obs, says):
     spec = spec_of("discrete", obs)
     with pytest.raises(Refused, match=says):
         dreamer.Policy.check(config(**options), dataclasses.replace(NETWORK, **network), spec)
+
+
+def test_a_run_states_its_train_ratio():
+    words = ("env=CartPole-v1", "algo=dreamer", "orchestrator.sample_insert_ratio=0.5", "trainer.batch_size=4")
+    (line,) = train_ratio_text(compose([*words, "replay.seq_len=16"]))
+    assert line.startswith(
+        "train ratio: 32 replayed steps per environment step = orchestrator.sample_insert_ratio 0.5 x"
+    )
+    assert train_ratio_text(compose(["env=CartPole-v1", "algo=muzero"])) == []
 
 
 @pytest.mark.slow
