@@ -99,6 +99,7 @@ def test_each_loss_and_the_gradient_equal_the_reference(kind):
     torch.testing.assert_close(loss.double(), total, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(own_h.double(), h, rtol=1e-4, atol=1e-5)
     assert metrics["return_scale"].item() == pytest.approx(reference.scale, rel=1e-4)
+    torch.testing.assert_close(algorithm.nets.returns.ends.double(), reference.ends, rtol=1e-4, atol=1e-6)
     for name, module in algorithm.params.modules.items():
         leaves, doubles = list(module.parameters()), list(reference.nets[name].parameters())
         if not leaves:
@@ -161,6 +162,20 @@ def test_an_update_writes_the_states_before_each_step_and_moves_the_slow_critic(
     torch.testing.assert_close(update.columns["state"][:, 1:], h[:, 1:T])
     expected = slow + 0.02 * (algorithm.params["critic"].flat - slow)
     torch.testing.assert_close(algorithm.params.targets["critic"].flat, expected)
+
+
+def test_a_divergence_below_1_nat_counts_as_1_and_has_no_gradient():
+    logits = torch.stack([torch.full((3, 32), 0.01), torch.full((3, 32), 3.0)])
+    logits[:, 0] = 0.0
+    logits.requires_grad_()
+    q = torch.full((2, 3, 32), 1 / 3)
+    near, far = dreamer.kl(logits.softmax(1), q)
+    p = torch.tensor([0.0, 3.0, 3.0], dtype=torch.float64).softmax(0)
+    assert near.item() == 1.0
+    assert far.item() == pytest.approx(32 * float((p * (3 * p).log()).sum()), rel=1e-4)
+    (gradient,) = torch.autograd.grad(near + far, logits)
+    assert (gradient[0] == 0).all()
+    assert (gradient[1] != 0).all()
 
 
 def test_samples_have_the_given_probabilities():
@@ -247,7 +262,6 @@ def test_images_and_vectors_are_encoded_and_decoded():
     ("network", "options", "obs", "says"),
     [
         ({"memory": "gru"}, {}, None, "network.memory=none"),
-        ({}, {"n_step": 3}, None, "algo.n_step=1"),
         ({}, {}, {"x": Column((4,), "float32"), "action_mask": Column((3,), "bool")}, "algo=gumbel_muzero"),
     ],
 )

@@ -196,8 +196,8 @@ class Reference:
             dreams.append((xs, actions, values, goes_on, returns[:-1]))
             all_returns.append(returns[:-1])
         known = torch.stack([r for (_, _, s), row in zip(starts, all_returns, strict=True) if s for r in row])
-        ends = 0.01 * known.quantile(torch.tensor([0.05, 0.95], dtype=torch.float64))
-        self.scale = max(1.0, float(ends[1] - ends[0]))
+        self.ends = 0.01 * known.quantile(torch.tensor([0.05, 0.95], dtype=torch.float64))
+        self.scale = max(1.0, float(self.ends[1] - self.ends[0]))
         for (xs, actions, values, goes_on, returns), (_, _, is_state) in zip(dreams, starts, strict=True):
             weight, actor, critic = 1.0, 0.0, 0.0
             for t, (action, log_prob, entropy) in enumerate(actions):

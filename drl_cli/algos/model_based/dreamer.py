@@ -28,11 +28,9 @@ WRITES = ("state",)
 STEP_STATES = True
 
 VARIABLES, BLOCKS, BINS = 32, 8, 255
-UNIFORM = 0.01  # share of the uniform distribution in each categorical distribution
-FREE_NATS = 1.0
+UNIFORM, FREE_NATS = 0.01, 1.0  # UNIFORM: share of the uniform distribution in each categorical distribution
 SCALES = {"representation": 0.1, "replay_value": 0.3}  # of the losses; of all others 1
-LEAST_STD, MOST_STD = 0.1, 1.0  # of box actions
-RETURN_RATE = 0.01  # of the moving average of the returns' range
+LEAST_STD, MOST_STD, RETURN_RATE = 0.1, 1.0, 0.01  # of box actions; of the moving average of the returns' range
 
 
 class Size(NamedTuple):
@@ -51,6 +49,7 @@ SIZES = {"1m": Size(512, 64, 4, 16), "12m": Size(2048, 256, 16, 64)}
 class Config(drl.AlgoConfig):
     """The options of DreamerV3, which conf/algo/dreamer.yaml explains."""
 
+    n_step: Literal[1]
     size: Literal["1m", "12m"]
     lr: drl.Positive
     horizon: drl.Count
@@ -68,8 +67,8 @@ class Rssm(nn.Module):
     def __init__(self, size: Size, actions: int) -> None:
         super().__init__()
         width, latent, shared = size.deter // BLOCKS, size.classes * VARIABLES, 3 * size.units
-        self.from_h, self.from_z = mlp(size.deter, size.units, 1), mlp(latent, size.units, 1)
-        self.from_action = mlp(actions, size.units, 1)
+        inputs = (size.deter, latent, actions)
+        self.from_h, self.from_z, self.from_action = (mlp(num, size.units, 1) for num in inputs)
         own = width / (width + shared)  # the inputs of a hidden unit: its block of h, and features of h, z and action
         self.hidden = BlockLinear(BLOCKS, width, width, own**0.5)
         self.hidden_shared = linear(shared, size.deter, (1.0 - own) ** 0.5)
@@ -177,8 +176,6 @@ class Policy(drl.TorchPolicy):
     def check(cls, config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> None:
         if network.memory != "none":
             raise drl.Refused(f"network.memory={network.memory}: dreamer has its own memory; say network.memory=none")
-        if config.n_step > 1:
-            raise drl.Refused(f"algo.n_step={config.n_step}: dreamer learns lambda-returns; say algo.n_step=1")
         if MASK in (spec.obs if isinstance(spec.obs, Mapping) else {}):
             raise drl.Refused("dreamer does not imagine which actions are legal; say algo=gumbel_muzero")
 
@@ -197,8 +194,7 @@ class Policy(drl.TorchPolicy):
 
     def act_on(self, obs: Any, explores: bool, drawn: Tensor | None = None) -> Tensor:
         """Return actions, `drawn` if given, and carry h one step further."""
-        nets, spec, h = self.nets, self.action, self.memory
-        assert h is not None
+        nets, spec, h = self.nets, self.action, cast(Tensor, self.memory)
         probs = nets.rssm.posterior(h, nets.encoder(nets.torso(squashed(obs))))
         z = one_hot(probs.argmax(1), probs.shape[1]).transpose(1, 2).flatten(1)
         if explores:
@@ -251,16 +247,16 @@ class Algorithm(drl.Algorithm):
 
     def loss(self, nets: Any, batch: drl.Batch, noise: drl.Batch) -> tuple[Tensor, drl.Metrics, Tensor]:
         """Return the loss, metrics, and h of all states `[B, T + 1, deter]`."""
-        valid = batch["valid"]
-        is_state = torch.cat([torch.ones_like(valid[:, :1]), valid], 1)  # [B, T + 1]; padding has no states
+        is_state = nn.functional.pad(batch["valid"], (1, 0), value=True)  # [B, T + 1]; padding has no states
         losses, h, z = self.model_losses(nets, batch, noise["z"])
         imagined, action = self.imagine(nets, h.detach().flatten(0, 1), z.detach().flatten(0, 1), noise)
         learned, returns, metrics = self.behavior_losses(nets, imagined, action, is_state.flatten())
         losses |= {name: loss.view_as(is_state) for name, loss in learned.items()}
         x, boot = torch.cat([h, z], -1), returns[:, 0].view_as(is_state)
         losses["replay_value"] = self.replay_value_loss(nets, batch, x[:, :-1], boot[:, 1:])
-        weight = self.weight(is_state)
-        means = {name: (weight * loss).mean() for name, loss in losses.items()}
+        share = is_state.float().mean()
+        self.context.group.mean_(share)  # of all trainers
+        means = {name: (is_state * loss).mean() / share for name, loss in losses.items()}
         total = torch.stack([SCALES.get(name, 1.0) * mean for name, mean in means.items()]).sum()
         return total, {**{f"{name}_loss": mean.detach() for name, mean in means.items()}, **metrics}, h
 
@@ -311,13 +307,13 @@ class Algorithm(drl.Algorithm):
 
         Imagination has begun in real states where `is_state` `[N]` is True, and otherwise in padding.
         """
-        config, critic = self.config, nets.critic(x).log_softmax(-1)
+        config, critic, is_padding = self.config, nets.critic(x).log_softmax(-1), ~is_state.unsqueeze(1)
         with torch.no_grad():
             value, reward = self.number(critic), self.number(nets.reward(x[:, 1:]).log_softmax(-1))
             discount = nets.continues(x).squeeze(-1).sigmoid()  # gamma, and less where the episode may end
             no_cut = torch.zeros_like(reward, dtype=torch.bool)
             returns = drl.losses.lambda_returns(reward, discount[:, 1:], value[:, 1:], no_cut, config.lambda_)
-            of_states = returns.masked_fill(~is_state.unsqueeze(1), torch.nan)
+            of_states = returns.masked_fill(is_padding, torch.nan)
             scale = nets.returns.scale(self.context.group.gather(of_states))
             advantage = (returns - value[:, :-1]) / scale
             weight = discount.cumprod(1)[:, :-1]  # the probability that the imagined episode has not ended
@@ -325,12 +321,8 @@ class Algorithm(drl.Algorithm):
         entropy = pi.entropy()
         actor_loss = -weight * (pi.log_prob(action) * advantage + config.entropy * entropy)
         critic_loss = weight * self.critic_loss(nets, critic[:, :-1], x[:, :-1], returns)
-        each = self.weight(is_state).unsqueeze(1)
-        metrics = {
-            "return_scale": scale,
-            "return": (each * returns).mean(),
-            "entropy": (each * entropy).detach().mean(),
-        }
+        entropy = entropy.detach().masked_fill(is_padding, torch.nan)
+        metrics = {"return_scale": scale, "return": of_states.nanmean(), "entropy": entropy.nanmean()}
         return {"actor": actor_loss.mean(1), "critic": critic_loss.mean(1)}, returns, metrics
 
     def replay_value_loss(self, nets: Any, batch: drl.Batch, x: Tensor, boot: Tensor) -> Tensor:
@@ -353,9 +345,3 @@ class Algorithm(drl.Algorithm):
     def number_loss(self, log_probs: Tensor, target: Tensor) -> Tensor:
         """Return the cross-entropy with the two-hot vectors of the targets; NaN for a target that is not finite."""
         return drl.losses.two_hot_error(log_probs, target, self.bins) + 0.0 * target
-
-    def weight(self, mask: Tensor) -> Tensor:
-        """Return the mask divided by its mean over the rows of all trainers."""
-        mean = mask.float().mean()
-        self.context.group.mean_(mean)
-        return mask / mean
