@@ -110,7 +110,7 @@ class Algorithm(base.Algorithm):
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         """Return the result of the file's function `explore(config, env_steps)`; {} if it has no such argument."""
-        explore = self.file.get("explore")
+        explore = getattr(self, "file", {}).get("explore")  # a file with a class Policy of its own has no functions
         if explore is None or "env_steps" not in inspect.signature(explore).parameters:
             return {}
         values: Mapping[str, float] = explore(self.config, env_steps)

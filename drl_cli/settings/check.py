@@ -16,7 +16,7 @@ from drl_cli.settings.bare_words import as_override, split_bare_words
 from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine
 from drl_cli.settings.conf import conf_dir, defaults, groups, option_file, options, unreadable
 from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec, typed_values
-from drl_cli.settings.first_try import WITH_TUNED
+from drl_cli.settings.first_try import SHORT_RUN, WITH_TUNED
 from drl_cli.settings.judge import Key, is_free, keys_of, problems_of
 from drl_cli.settings.options import warn_of_repeats
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
@@ -242,7 +242,7 @@ def check_file(file: Path, group: str, algo: type[AlgoConfig] | None) -> list[st
         if name == f"{prefix}defaults" or name.startswith("hydra"):
             continue
         content = yaml.SafeLoader("").construct_object(value, deep=True)
-        if content is None and name in WITH_TUNED:  # first_try.py replaces it
+        if content is None and (name in WITH_TUNED or name in SHORT_RUN):  # first_try.py replaces it
             continue
         if name not in keys or (content != MISSING and "${" not in str(content)):
             lines += [f"{at}: {problem}" for problem in problems_of(name, content, algo)]

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from graphs import TINY, make_config
 from gymnasium.spaces import Box, Discrete
+from policies import some_params
 
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
@@ -86,7 +87,7 @@ def test_n_step_windows_end_with_a_life():
 def test_rows_have_clipped_rewards_and_episodes_raw_ones(overrides, learned, algo):
     one = worker(*algo, "worker.block_rows=22", *overrides)
     if "algo=ppo" in algo:  # it has no random actions
-        params = np.zeros(sum(int(np.prod(shape)) for shape in one.policy.shapes), np.float32)
+        params = 0.0 * some_params(one.config, read_spec(one.config.env))
         header, rows = one.collect(LoadParams(0, 0, 0), params)
         episodes = header.episodes
     else:

@@ -30,24 +30,26 @@ class RateLimiter:
     landed: int = 0
     samples: int = 0
 
+    @property
+    def target(self) -> float:
+        """The number of batches that are due for the transitions so far."""
+        return self.ratio * max(0, self.inserts - self.min_inserts)
+
     def may_sample(self, batches: int) -> bool:
         if self.landed < max(1, self.min_inserts):
             return False
-        target = self.ratio * max(0, self.inserts - self.min_inserts)
-        return self.free or target - self.samples - batches >= -self.band / 2 - ROUNDING
+        return self.free or self.target - self.samples - batches >= -self.band / 2 - ROUNDING
 
     def may_collect(self, rows: int) -> bool:
         if self.free or self.inserts < max(1, self.min_inserts):
             return True
-        target = self.ratio * max(0, self.inserts - self.min_inserts)
-        return target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
+        return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
 
     def owed(self, rows: int = 0) -> int:
         """Return how many batches will be due but not drawn after `rows` more transitions. 0 in the warm-up."""
         if self.landed < max(1, self.min_inserts):
             return 0
-        target = self.ratio * max(0, self.inserts - self.min_inserts)
-        return max(0, int(target + self.ratio * rows - self.samples + ROUNDING))
+        return max(0, int(self.target + self.ratio * rows - self.samples + ROUNDING))
 
     def issue_collect(self, rows: int) -> None:
         self.inserts += rows
