@@ -166,7 +166,7 @@ class FunctionPolicy(TorchPolicy):
         random = self.rng if self.noise is None else self.noise.draw(num_rows(obs), self.last, self.rng)
         if "log_prob" not in self.declared_columns:
             return distribution.sample(random), columns
-        if isinstance(distribution, TanhGaussian):  # of the rounded action (tanh may give 1), which the trainer sees
+        if type(distribution) is TanhGaussian:  # of the rounded action (tanh may give 1), which the trainer sees
             action = distribution.sample(random)
             return action, {**columns, "log_prob": distribution.log_prob(action)}
         action, log_prob = distribution.sample_log_prob(random)

@@ -332,9 +332,8 @@ class EpsilonGreedy(Distribution):
         """Return random actions. `random` is a numpy generator, or drl.Repeats, which repeats random actions."""
         rng = random if isinstance(random, np.random.Generator) else random.rng
         rows, actions = self.values.shape
-        is_random = self._like(rng.random(rows)) < self.epsilon
+        is_random, chosen = self._like(rng.random(rows)) < self.epsilon, self.values.argmax(-1)
         has_ladder = isinstance(self.temperature, np.ndarray)  # one temperature for each row; all or none are 0
-        chosen = self.mode
         if self.temperature.all() if has_ladder else self.temperature:
             temperature = self.temperature[:, None] if has_ladder else self.temperature
             chosen = Categorical(self.values / temperature).sample(rng)

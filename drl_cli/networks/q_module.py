@@ -105,7 +105,8 @@ class _QGroup:
         if not self.sigmas:
             return [None] * num
         sizes = [self.parts[name].shape.noise_size for name in self.sigmas]
-        normals = torch.randn((num, sum(sizes)), generator=generator, device=generator.device)
+        device = next(iter(self.parts.values())).flat.device
+        normals = torch.randn((num, sum(sizes)), generator=generator, device=device)
         drawn = [
             self.parts[name].draw_noise(part)
             for name, part in zip(self.sigmas, torch.split(normals, sizes, 1), strict=True)

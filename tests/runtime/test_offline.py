@@ -136,7 +136,7 @@ def test_the_value_through_truncations_is_1_over_1_minus_gamma(run_graph, tmp_pa
     rates = ("algo.gamma=0.9", "algo.lr=1e-2", "algo.tau=0.1", "algo.n_step=2", "total_updates=600")
     graph = run_graph(*OFFLINE, *probe, *rates, "optimizer.schedule=linear")
     algorithm = graph.trainers["trainer"].role.algorithm
-    values = algorithm.nets.critic(torch.stack([torch.zeros(7), torch.linspace(-0.9, 0.9, 7)], 1))
+    values = algorithm.nets.critic(torch.zeros(7, 1), torch.linspace(-0.9, 0.9, 7).unsqueeze(1))
     assert values.detach().numpy() == pytest.approx(10.0, rel=0.01)
 
 

@@ -147,7 +147,7 @@ class Algorithm(drl.Algorithm):
     """Learns all networks. One step changes them all, with the gradients before the step."""
 
     policy_parts, targets = ("encoder", "state", "actor"), ("encoder", "state", "pair", "value", "actor")
-    rates = dict.fromkeys(("encoder", "state", "pair", "model"), "encoder_lr")
+    rates = {"encoder": "encoder_lr", "state": "encoder_lr", "pair": "encoder_lr", "model": "encoder_lr"}
     has_own_weights = False
 
     def __init__(self, config: Any, network: Any, spec: drl.EnvSpec, seed: int, context: drl.Context) -> None:

@@ -48,6 +48,10 @@ class Algorithm(sac.Algorithm):
 
     has_own_weights = False
 
+    def __init__(self, config: Any, *args: Any) -> None:
+        super().__init__(config, *args)
+        self.fraction = torch.from_numpy(drl.losses.midpoints(config.quantiles)).to(self.context.device)
+
     def value(self, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the mean of all quantiles of all critics, `[B]`. No quantiles are dropped here (eq. 12)."""
         value: torch.Tensor = self.nets.frozen.critic(x, action, masks).mean((0, 2))
@@ -73,8 +77,9 @@ class Algorithm(sac.Algorithm):
             smallest = pooled.sort(-1).values[:, :num_kept]  # of [B, N K]
             target = rows["reward"].unsqueeze(-1) + rows["discount"].unsqueeze(-1) * (smallest - cost.unsqueeze(-1))
         quantiles = nets.critic(seen.learned, rows["action"], masks)
-        fraction = torch.from_numpy(drl.losses.midpoints(config.quantiles)).to(self.context.device)
-        losses = [drl.losses.quantile_critic(own, target, fraction, weight=rows.get("weight")) for own in quantiles]
+        losses = [
+            drl.losses.quantile_critic(own, target, self.fraction, weight=rows.get("weight")) for own in quantiles
+        ]
         critic_loss = torch.stack(losses).mean() / config.quantiles  # each is a sum over the K quantiles
         self.optimizer.minimize(critic_loss, "encoder", "critic")
         self.params.follow(config.tau)

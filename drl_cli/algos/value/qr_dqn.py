@@ -66,6 +66,10 @@ def priorities(config: Any, nets: Any, rows: drl.Columns) -> drl.Array:
 class Algorithm(dqn.Algorithm):
     """Learns the quantiles of returns from batches."""
 
+    def __init__(self, config: Any, *args: Any) -> None:
+        super().__init__(config, *args)
+        self.fraction = torch.from_numpy(drl.losses.midpoints(config.quantiles)).to(self.context.device)
+
     def loss(self, batch: drl.Batch, rows: drl.Batch) -> tuple[torch.Tensor, drl.Metrics, torch.Tensor]:
         """Return the loss of quantile regression (eq. 10), the metrics, and |TD error| `[N]` of the mean return."""
         config, nets, seen = self.config, self.nets, self.nets.encoder.see(batch)
@@ -78,6 +82,5 @@ class Algorithm(dqn.Algorithm):
                 config, rows, next_q, means, lambda: nets.target.q(target_seen.obs, target_noise).mean(-1)
             )
         q = _shared.taken(nets.q(seen.learned, noise, masks), rows["action"])  # [N, K]
-        fraction = torch.from_numpy(drl.losses.midpoints(config.quantiles)).to(self.context.device)
-        loss = drl.losses.quantile_critic(q, target, fraction, config.kappa, rows.get("weight"))
+        loss = drl.losses.quantile_critic(q, target, self.fraction, config.kappa, rows.get("weight"))
         return loss, {"q_loss": loss, "q_mean": q.mean(-1).mean()}, (q.mean(-1) - target.mean(-1)).detach().abs()
