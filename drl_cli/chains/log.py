@@ -74,10 +74,10 @@ class Log(Recorder):  # type: ignore[no-untyped-call]
 
     def effect(self, function: Callable[[Tensor], None], tensor: Tensor) -> None:
         """Call a function that changes the tensor by a message to other trainers, now and in every replay."""
-        name, called = self._name(tensor), self._value(function)
-        self._write([tensor])
-        self._lines.append(_Line((), f"{called}({name})", frozenset([name]), has_effect=True))
-        with _disable_current_modes():
+        with _disable_current_modes():  # otherwise this log would record what it does itself
+            name, called = self._name(tensor), self._value(function)
+            self._write([tensor])
+            self._lines.append(_Line((), f"{called}({name})", frozenset([name]), has_effect=True))
             function(tensor)
 
     def require(self, condition: Tensor) -> None:

@@ -113,10 +113,8 @@ class Params:
         """
         leaves: list[nn.Parameter] = []
         for name in (inner for part in names for inner in self.groups.get(part, (part,))):
-            # `self[name]` also tells a recorder of the update that these parameters are parts of `flat` and `grad`:
-            # without it, a repeated update would not average the gradients over the trainers.
-            own = self._leaves[name]
-            if len(self[name].flat) and not own:
+            own, where = self._leaves[name], self.slices[name]
+            if not own and where.stop > where.start:
                 raise ValueError(f"part '{name}' has no module; compute the loss from params.value('{name}')")
             leaves += own
         return leaves

@@ -204,6 +204,25 @@ def test_an_error_of_the_record_does_not_reach_the_update(monkeypatch):
     assert "cannot be recorded: ZeroDivisionError" in log.reason
 
 
+def test_an_effect_keeps_its_tensor_though_no_operation_has_used_it_before():
+    """The gradients of all parts are averaged as one tensor, which an update has only written in pieces."""
+    grad, count, given = torch.ones(4), torch.zeros(()), []
+    piece = grad[:2]
+
+    def update(agent, x):
+        piece.copy_(x[0, :2])
+        recording().effect(given.append, grad) if recording() else given.append(grad)
+        count.add_(1)
+        return (x * 2.0,)
+
+    log, _ = recorded(update, Agent(), inputs(0))
+    replay = log.function()
+    replay(inputs(1))
+    assert [tensor.data_ptr() for tensor in given] == [grad.data_ptr()] * 2
+    assert float(count) == 2.0
+    assert torch.equal(piece, inputs(1)[0, :2])
+
+
 def test_scalars_are_arguments_and_effects_are_called_in_every_replay():
     called = []
 
