@@ -332,11 +332,11 @@ class EpsilonGreedy(Distribution):
         """Return random actions. `random` is a numpy generator, or drl.Repeats, which repeats random actions."""
         rng = random if isinstance(random, np.random.Generator) else random.rng
         rows, actions = self.values.shape
-        is_random, chosen = self._like(rng.random(rows)) < self.epsilon, self.values.argmax(-1)
-        has_ladder = isinstance(self.temperature, np.ndarray)  # one temperature for each row; all or none are 0
-        if self.temperature.all() if has_ladder else self.temperature:
-            temperature = self.temperature[:, None] if has_ladder else self.temperature
-            chosen = Categorical(self.values / temperature).sample(rng)
+        is_random, chosen = self._like(rng.random(rows)) < self._like(self.epsilon), self.values.argmax(-1)
+        temperature = self._like(self.temperature)
+        has_ladder = getattr(temperature, "shape", ()) != ()  # one temperature for each row; all or none are 0
+        if temperature.all() if has_ladder else temperature:
+            chosen = Categorical(self.values / (temperature[:, None] if has_ladder else temperature)).sample(rng)
         if self.mask is None:
             drawn = self._like(rng.integers(actions, size=rows))
         else:
@@ -346,8 +346,10 @@ class EpsilonGreedy(Distribution):
         return _where(is_random, drawn, chosen)
 
     def _like(self, drawn: Any) -> Any:
-        """Return random numbers as an array, or as a tensor if the values are a tensor."""
-        return drawn if isinstance(self.values, np.ndarray) else torch.from_numpy(drawn).to(self.values.device)
+        """Return an array as a tensor if the values are a tensor. Return numbers and tensors unchanged."""
+        if not isinstance(drawn, np.ndarray) or isinstance(self.values, np.ndarray):
+            return drawn
+        return torch.from_numpy(drawn).to(self.values.device)
 
     @property
     def mode(self) -> Any:

@@ -243,3 +243,23 @@ def test_numpy_needs_no_torch():
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5, np.linspace(0.1, 2.0, 400)])
+@pytest.mark.parametrize("epsilon", [0.3, np.linspace(0.0, 1.0, 400)])
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_epsilon_greedy_samples_the_same_in_torch_and_numpy(epsilon, temperature, is_masked):
+    """Also with one epsilon and one temperature for each environment (worker.exploration=env_ladder)."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((400, 3), np.float32)
+    mask = np.repeat([[True, False, True]], 400, 0) if is_masked else None
+    in_numpy = drl.EpsilonGreedy(values, epsilon, mask, temperature)
+    tensors = (torch.from_numpy(values), epsilon, None if mask is None else torch.from_numpy(mask), temperature)
+    in_torch = drl.EpsilonGreedy(*tensors)
+    drawn = in_numpy.sample(np.random.default_rng(1))
+    assert np.array_equal(in_torch.sample(np.random.default_rng(1)).numpy(), drawn)
+    assert is_masked != (drawn == 1).any()
+    explored = drawn != in_numpy.mode
+    assert 0.1 < explored.mean() < 0.7
+    if isinstance(epsilon, np.ndarray) and isinstance(temperature, float) and not temperature:
+        assert explored[:200].sum() < explored[200:].sum()
