@@ -148,9 +148,11 @@ def sources(worker: int, num_envs: int) -> Array:
     return (worker * 2**16 + np.arange(num_envs)).astype(np.int32)
 
 
-def num_rows(columns: Obs | Columns) -> int:
+def num_rows(columns: Any) -> int:  # Any: an array or a tensor, or a mapping of these
     """Return the number of rows of columns or of observations."""
-    return len(columns if isinstance(columns, np.ndarray) else next(iter(columns.values())))
+    if isinstance(columns, np.ndarray):
+        return len(columns)
+    return len(next(iter(columns.values())) if isinstance(columns, Mapping) else columns)
 
 
 def leaves(obs: ObsSpec) -> dict[str, Column]:

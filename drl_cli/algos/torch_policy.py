@@ -200,8 +200,7 @@ class TorchPolicy(RandomActions):
         if "state" in self.declared_columns and self.memory is not None:
             columns["state"] = self.memory
         if RANDOM in self.declared_columns:
-            part = next(iter(obs.values())) if isinstance(obs, Mapping) else obs
-            columns[RANDOM] = torch.zeros(len(part), dtype=torch.bool)
+            columns[RANDOM] = torch.zeros(num_rows(obs), dtype=torch.bool)
         return columns
 
     def _memory_of(self, rows: int, last: PreviousStep) -> Array:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drl_cli.algos.torch_policy import TorchPolicy
+from drl_cli.deploy.formats import LOAD
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.standalone import bounds
 from drl_cli.envs.units import ArraySpec, Units
@@ -67,8 +68,15 @@ def _greedy(policy: TorchPolicy, obs: Any) -> tuple[Tensor, Tensor | None]:  # A
     kind = type(policy)
     if kind.choose is not TorchPolicy.choose or kind.prior is not TorchPolicy.prior:
         return policy.prior(obs), None
-    distribution, _ = policy.distribution(obs, None)
+    distribution, _ = policy.distribution(obs, _NoStep())  # type: ignore[arg-type]
     return distribution.mode, distribution.scores
+
+
+class _NoStep:
+    """Stands for the previous step, which an exported policy does not get."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(f"the policy reads `{name}` of the previous step, which an export does not get; {LOAD}")
 
 
 def make_graph(trained: TrainedPolicy) -> Graph:

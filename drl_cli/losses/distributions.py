@@ -13,11 +13,25 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.losses.either import (
+    atanh,
+    clamp,
+    exp,
+    expand,
+    gumbel,
+    log_slope,
+    log_softmax,
+    log_sum_exp,
+    normal,
+    part_at,
+    split,
+    stack,
+    tanh,
+    where,
+)
 from drl_cli.losses.policy import LOG_2PI, LOG_STD_MAX, LOG_STD_MIN, permitted
 from drl_cli.types import ActionSpec
 from drl_cli.utils.lazy import torch
-
-LOG_2 = float(np.log(2.0))
 
 
 class Distribution(ABC):
@@ -82,10 +96,10 @@ class Categorical(Distribution):
     @cached_property
     def log_probs(self) -> Any:
         """The log-probabilities `[B, A]` of the actions."""
-        return _log_softmax(self.logits)
+        return log_softmax(self.logits)
 
     def sample(self, random: Any) -> Any:
-        return (self.logits + _gumbel(random, self.logits)).argmax(-1)  # Gumbel-max: a sample of softmax(logits)
+        return (self.logits + gumbel(random, self.logits)).argmax(-1)  # Gumbel-max: a sample of softmax(logits)
 
     @property
     def mode(self) -> Any:
@@ -97,10 +111,10 @@ class Categorical(Distribution):
         return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Any:
-        return -(_exp(self.log_probs) * self.log_probs).sum(-1)
+        return -(exp(self.log_probs) * self.log_probs).sum(-1)
 
     def kl(self, other: "Categorical") -> Any:
-        return (_exp(self.log_probs) * (self.log_probs - other.log_probs)).sum(-1)
+        return (exp(self.log_probs) * (self.log_probs - other.log_probs)).sum(-1)
 
 
 class MultiCategorical(Distribution):
@@ -114,29 +128,29 @@ class MultiCategorical(Distribution):
     def __init__(self, logits: Any, choices: Sequence[int], mask: Any = None) -> None:
         self.logits = permitted(logits, mask)
         self.choices = tuple(choices)
-        self.parts = [Categorical(part) for part in _split(self.logits, choices)]
+        self.parts = [Categorical(part) for part in split(self.logits, choices)]
 
     @property
     def scores(self) -> Any:
         return self.logits
 
     def sample(self, random: Any) -> Any:
-        noisy = _split(self.logits + _gumbel(random, self.logits), self.choices)  # Gumbel-max, as in Categorical
-        return _stack([logits.argmax(-1) for logits in noisy])
+        noisy = split(self.logits + gumbel(random, self.logits), self.choices)  # Gumbel-max, as in Categorical
+        return stack([logits.argmax(-1) for logits in noisy])
 
     @property
     def mode(self) -> Any:
-        return _stack([part.mode for part in self.parts])
+        return stack([part.mode for part in self.parts])
 
     def log_prob(self, action: Any) -> Any:
-        return _stack([part.log_prob(action[..., i]) for i, part in enumerate(self.parts)]).sum(-1)
+        return stack([part.log_prob(action[..., i]) for i, part in enumerate(self.parts)]).sum(-1)
 
     def entropy(self) -> Any:
-        return _stack([part.entropy() for part in self.parts]).sum(-1)
+        return stack([part.entropy() for part in self.parts]).sum(-1)
 
     def kl(self, other: "MultiCategorical") -> Any:
         pairs = zip(self.parts, other.parts, strict=True)
-        return _stack([own_part.kl(other_part) for own_part, other_part in pairs]).sum(-1)
+        return stack([own_part.kl(other_part) for own_part, other_part in pairs]).sum(-1)
 
 
 class Gaussian(Distribution):
@@ -150,30 +164,30 @@ class Gaussian(Distribution):
         self.mean, self.log_std, self.clips = mean, log_std, clips
 
     def sample(self, random: Any) -> Any:
-        action = self.mean + _exp(self.log_std) * _normal(random, self.mean)
-        return _clamp(action, -1.0, 1.0) if self.clips else action
+        action = self.mean + exp(self.log_std) * normal(random, self.mean)
+        return clamp(action, -1.0, 1.0) if self.clips else action
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
-        noise = _normal(random, self.mean)
-        return self.mean + _exp(self.log_std) * noise, self._log_density(noise)
+        noise = normal(random, self.mean)
+        return self.mean + exp(self.log_std) * noise, self._log_density(noise)
 
     @property
     def mode(self) -> Any:
         return self.mean
 
     def log_prob(self, action: Any) -> Any:
-        return self._log_density((action - self.mean) * _exp(-self.log_std))
+        return self._log_density((action - self.mean) * exp(-self.log_std))
 
     def _log_density(self, z: Any) -> Any:
         """Return the log-density `[B]` of the action mean + std * z, given z `[B, A]`."""
         return (-0.5 * z * z - self.log_std - 0.5 * LOG_2PI).sum(-1)
 
     def entropy(self) -> Any:
-        return (_expand(self.log_std, self.mean) + (0.5 + 0.5 * LOG_2PI)).sum(-1)
+        return (expand(self.log_std, self.mean) + (0.5 + 0.5 * LOG_2PI)).sum(-1)
 
     def kl(self, other: "Gaussian") -> Any:
-        ratio = _exp(self.log_std - other.log_std)
-        z = (self.mean - other.mean) * _exp(-other.log_std)
+        ratio = exp(self.log_std - other.log_std)
+        z = (self.mean - other.mean) * exp(-other.log_std)
         return (other.log_std - self.log_std + 0.5 * (ratio * ratio + z * z - 1.0)).sum(-1)
 
     def kl_parts(self, other: "Gaussian") -> tuple[Any, Any]:
@@ -183,11 +197,11 @@ class Gaussian(Distribution):
         KL(self || y), where y has the mean of `self` and the standard deviation of `other`. Abdolmaleki et al. 2018
         (arXiv 1812.02256, section 4.2) and V-MPO (Song et al. 2019, arXiv 1909.12238) bound both.
         """
-        z = (other.mean - self.mean) * _exp(-self.log_std)
+        z = (other.mean - self.mean) * exp(-self.log_std)
         kl_mean = 0.5 * z * z
-        ratio = _exp(self.log_std - other.log_std)
+        ratio = exp(self.log_std - other.log_std)
         kl_std = other.log_std - self.log_std + 0.5 * (ratio * ratio - 1.0)
-        return kl_mean.sum(-1), _expand(kl_std, self.mean).sum(-1)
+        return kl_mean.sum(-1), expand(kl_std, self.mean).sum(-1)
 
 
 class GaussianMixture(Distribution):
@@ -198,7 +212,7 @@ class GaussianMixture(Distribution):
     """
 
     def __init__(self, out: Any, log_std: Any, components: int) -> None:
-        self.components, self.mean, self.log_std = components, _tanh(out), log_std
+        self.components, self.mean, self.log_std = components, tanh(out), log_std
         if components > 1:
             size = log_std.shape[-1]
             self.mean, self.logits = self.mean[..., :size].reshape(*out.shape[:-1], components, -1), out[..., size:]
@@ -208,8 +222,8 @@ class GaussianMixture(Distribution):
         """Return the Gaussian with an index in each state, `[B]`."""
         if self.components == 1:
             return Gaussian(self.mean, self.log_std, clips=True)
-        log_std = _expand(self.log_std, self.mean)
-        return Gaussian(_chosen(self.mean, component), _chosen(log_std, component), clips=True)
+        log_std = expand(self.log_std, self.mean)
+        return Gaussian(part_at(self.mean, component), part_at(log_std, component), clips=True)
 
     def sample(self, random: Any) -> Any:
         """Return random actions. `random` is a generator."""
@@ -225,7 +239,7 @@ class GaussianMixture(Distribution):
         if self.components == 1:
             return Gaussian(self.mean, self.log_std).log_prob(action)
         log_probs = Gaussian(self.mean, self.log_std).log_prob(action[..., None, :])  # [B, K]
-        return _log_sum_exp(_log_softmax(self.logits) + log_probs)
+        return log_sum_exp(log_softmax(self.logits) + log_probs)
 
 
 class TanhGaussian(Distribution):
@@ -246,31 +260,31 @@ class TanhGaussian(Distribution):
         size = out.shape[-1] // 2
         halves = (out[..., :size], out[..., size:]) if isinstance(out, np.ndarray) else out.chunk(2, -1)
         mean, log_std = halves
-        return cls(mean, _clamp(log_std, LOG_STD_MIN, LOG_STD_MAX))
+        return cls(mean, clamp(log_std, LOG_STD_MIN, LOG_STD_MAX))
 
     def sample(self, random: Any) -> Any:
-        return _tanh(self.inner.sample(random))
+        return tanh(self.inner.sample(random))
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
         if not isinstance(self.inner.mean, np.ndarray):
             from drl_cli.losses.nodes import tanh_gaussian  # not at the top, because nodes.py imports torch
 
-            mean, log_std = self.inner.mean, _expand(self.inner.log_std, self.inner.mean)
-            return tanh_gaussian(mean, log_std, _normal(random, mean))
+            mean, log_std = self.inner.mean, expand(self.inner.log_std, self.inner.mean)
+            return tanh_gaussian(mean, log_std, normal(random, mean))
         u = self.inner.sample(random)
-        return _tanh(u), self._log_prob(u)
+        return tanh(u), self._log_prob(u)
 
     @property
     def mode(self) -> Any:
         """The tanh of the Gaussian's mean, which is the median of the actions. Evaluations use this action."""
-        return _tanh(self.inner.mean)
+        return tanh(self.inner.mean)
 
     def log_prob(self, action: Any) -> Any:
-        return self._log_prob(_atanh(action))
+        return self._log_prob(atanh(action))
 
     def _log_prob(self, u: Any) -> Any:
         """Return the log-density `[B]` of the actions tanh(u), given u `[B, A]`."""
-        return self.inner.log_prob(u) - _log_slope(u)
+        return self.inner.log_prob(u) - log_slope(u)
 
     def entropy(self) -> Any:
         """Raise ValueError, because there is no formula. Use `entropy_at`, or the mean of -log_prob over samples."""
@@ -283,11 +297,11 @@ class TanhGaussian(Distribution):
         the entropy. Gradients flow through u = mean + std * z, where z is the noise that gives this action
         (reparametrisation).
         """
-        u = _atanh(action)
-        z = (u - self.inner.mean) * _exp(-self.inner.log_std)
+        u = atanh(action)
+        z = (u - self.inner.mean) * exp(-self.inner.log_std)
         fixed_z = z if isinstance(z, np.ndarray) else z.detach()
         u_with_gradient = self.inner.sample(fixed_z)  # equals `u`, and depends on the mean and standard deviation
-        return self.inner.entropy() + _log_slope(u_with_gradient)
+        return self.inner.entropy() + log_slope(u_with_gradient)
 
     def kl(self, other: "TanhGaussian") -> Any:
         return self.inner.kl(other.inner)  # tanh is invertible, so it does not change the divergence
@@ -306,7 +320,7 @@ class Deterministic(Distribution):
         self.action, self.std = action, std
 
     def sample(self, random: Any) -> Any:
-        return _clamp(self.action + self.std * _normal(random, self.action), -1.0, 1.0)
+        return clamp(self.action + self.std * normal(random, self.action), -1.0, 1.0)
 
     @property
     def mode(self) -> Any:
@@ -343,7 +357,7 @@ class EpsilonGreedy(Distribution):
             drawn = Categorical(0.0 * self.values, self.mask).sample(rng)
         if rng is not random:
             is_random, drawn = (self._like(each) for each in random.start(np.asarray(is_random), np.asarray(drawn)))
-        return _where(is_random, drawn, chosen)
+        return where(is_random, drawn, chosen)
 
     def _like(self, drawn: Any) -> Any:
         """Return an array as a tensor if the values are a tensor. Return numbers and tensors unchanged."""
@@ -366,101 +380,3 @@ def distribution(action: ActionSpec, out: Any, log_std: Any, mask: Any = None, *
     if action.kind == "box":
         return TanhGaussian(out, log_std) if squash else Gaussian(out, log_std)
     return Categorical(out, mask) if action.kind == "discrete" else MultiCategorical(out, action.choices, mask)
-
-
-def _atanh(action: Any) -> Any:
-    """Return the inverse of tanh. Actions of -1 and 1 are first replaced by the nearest float32 inside (-1, 1)."""
-    largest = 1.0 - 2.0**-24  # the largest float32 below 1
-    action = _clamp(action, -largest, largest)
-    return np.arctanh(action) if isinstance(action, np.ndarray) else action.atanh()
-
-
-def _log_slope(u: Any) -> Any:
-    """Return log(1 - tanh(u)^2), the logarithm of the slope of tanh, summed over the A dimensions: `[B]`.
-
-    `u` is `[B, A]`. The code uses the equal form 2 (log 2 - |u| - log(1 + exp(-2 |u|))), which does not underflow.
-    """
-    size = abs(u)
-    return (2.0 * (LOG_2 - size - _log1p(_exp(-2.0 * size)))).sum(-1)
-
-
-def _gumbel(random: Any, like: Any) -> Any:
-    """Return standard Gumbel noise in the shape of `like`. `random` is a generator, or uniform noise in [0, 1)."""
-    if isinstance(random, np.random.Generator):
-        noise = random.gumbel(size=like.shape)
-        return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like.device)
-    # With uniform noise u, -log(-log(1 - u)) is Gumbel noise. It would be infinite if u is 0, or rounded to 1.
-    exponential = -_log1p(-_uniform(random, like))
-    return -_log(_clamp(exponential, 1e-37, 100.0))
-
-
-def _uniform(random: Any, like: Any) -> Any:
-    """Return uniform noise in [0, 1) in the shape of `like`: `random` itself if it is noise, or drawn by it."""
-    return random if hasattr(random, "shape") else torch.rand(like.shape, generator=random).to(like)
-
-
-def _normal(random: Any, like: Any) -> Any:
-    """Return standard normal noise in the shape of `like`: `random` itself if it is noise, or drawn by it."""
-    if isinstance(random, np.random.Generator):
-        noise = random.standard_normal(like.shape, np.float32)
-        return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like)
-    return random if hasattr(random, "shape") else torch.randn(like.shape, generator=random).to(like)
-
-
-def _expand(x: Any, like: Any) -> Any:
-    return np.broadcast_to(x, like.shape) if isinstance(x, np.ndarray) else x.expand_as(like)
-
-
-def _exp(x: Any) -> Any:
-    return np.exp(x) if isinstance(x, np.ndarray) else x.exp()
-
-
-def _log(x: Any) -> Any:
-    return np.log(x) if isinstance(x, np.ndarray) else x.log()
-
-
-def _log1p(x: Any) -> Any:
-    return np.log1p(x) if isinstance(x, np.ndarray) else x.log1p()
-
-
-def _tanh(x: Any) -> Any:
-    return np.tanh(x) if isinstance(x, np.ndarray) else x.tanh()
-
-
-def _clamp(x: Any, least: float, most: float) -> Any:
-    if isinstance(x, np.ndarray):
-        return np.minimum(np.maximum(x, least), most)  # faster than `np.clip`
-    return x.clamp(least, most)
-
-
-def _log_softmax(x: Any) -> Any:
-    if isinstance(x, np.ndarray):
-        return x - np.logaddexp.reduce(x, -1, keepdims=True)  # log(sum(exp(x)))
-    return x.log_softmax(-1)
-
-
-def _log_sum_exp(x: Any) -> Any:
-    return np.logaddexp.reduce(x, -1) if isinstance(x, np.ndarray) else x.logsumexp(-1)
-
-
-def _split(x: Any, sizes: Sequence[int]) -> Any:
-    if isinstance(x, np.ndarray):
-        starts = np.cumsum(sizes)[:-1]  # of all parts except the first
-        return np.split(x, starts, -1)
-    return torch.split(x, list(sizes), -1)
-
-
-def _where(condition: Any, x: Any, y: Any) -> Any:
-    return np.where(condition, x, y) if isinstance(condition, np.ndarray) else torch.where(condition, x, y)
-
-
-def _chosen(x: Any, index: Any) -> Any:
-    """Return the part `[B, A]` of `x` `[B, K, A]` with an index `[B]` in each row."""
-    index = index[..., None, None]
-    if isinstance(x, np.ndarray):
-        return np.take_along_axis(x, index, -2)[..., 0, :]
-    return x.gather(-2, index.expand(*index.shape[:-1], x.shape[-1])).squeeze(-2)
-
-
-def _stack(parts: list[Any]) -> Any:
-    return np.stack(parts, -1) if isinstance(parts[0], np.ndarray) else torch.stack(parts, -1)

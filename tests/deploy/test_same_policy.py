@@ -323,6 +323,7 @@ def test_an_algorithm_with_modules_and_a_memory_of_its_own_is_exported_to_numpy(
     [
         (torch_policies.Reads, r"Python reads a tensor's values: Tensor\.tolist; say format=onnx or format=torch"),
         (torch_policies.Sorts, r"aten\.sort has no numpy form; say format=onnx or format=torch"),
+        (torch_policies.Continues, r"reads `reward` of the previous step, .* use drl_cli\.load"),
         (torch_policies.Own, r"Own has its own greedy\(\).* drl_cli\.load"),
     ],
 )

@@ -246,8 +246,3 @@ def legal_actions(obs: Any) -> Array | None:  # Any: a tensor, or a dict of tens
     """Return the legal-action mask in `obs` as a numpy array, bool `[E, A]`; return None if there is no mask."""
     mask = action_mask(obs)
     return None if mask is None else mask.cpu().numpy()
-
-
-def num_rows(obs: Any) -> int:  # Any: a tensor, or a dict of tensors
-    """Return the number E of observations `[E, ...]`."""
-    return num_rows(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)

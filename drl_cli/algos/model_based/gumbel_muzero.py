@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drl_cli.algos.model_based import muzero
-from drl_cli.algos.model_based._shared import legal_actions, num_rows, stored
+from drl_cli.algos.model_based._shared import legal_actions, stored
 from drl_cli.search.formulas import Gumbel
-from drl_cli.types import Array
+from drl_cli.types import Array, num_rows
 from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import Count, Positive
 

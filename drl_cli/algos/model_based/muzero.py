@@ -33,7 +33,6 @@ from drl_cli.algos.model_based._shared import (
     make_model,
     masked,
     no_memory,
-    num_rows,
     stored,
     unroll_targets,
 )
@@ -48,7 +47,7 @@ from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.optim.schedules import linear
 from drl_cli.search.formulas import Puct
-from drl_cli.types import Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema, map_parts
+from drl_cli.types import Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema, map_parts, num_rows
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, Natural, NonNegative, Positive
 

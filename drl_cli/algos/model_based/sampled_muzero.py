@@ -18,10 +18,10 @@ import numpy as np
 from drl_cli.algos.base import Batch
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.model_based import gumbel_muzero, muzero
-from drl_cli.algos.model_based._shared import build_networks, first_steps, num_rows, stored
+from drl_cli.algos.model_based._shared import build_networks, first_steps, stored
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.search.formulas import Gumbel
-from drl_cli.types import Array, Column, EnvSpec, Schema
+from drl_cli.types import Array, Column, EnvSpec, Schema, num_rows
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
 

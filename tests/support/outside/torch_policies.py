@@ -64,6 +64,13 @@ class Remembers(Chooses):
     choose = TorchPolicy.choose
 
 
+class Continues(Remembers):
+    """A policy that reads the last reward, which an export can't know."""
+
+    def distribution(self, obs, last):
+        return Categorical(self.modules["net"](obs) * last.reward[:, None]), {}
+
+
 class Reads(Chooses):
     """A policy in which Python reads a tensor's values."""
 
