@@ -28,7 +28,7 @@ NETWORKS = tuple(sorted(path.stem for path in (ROOT / "conf" / "network").glob("
 SMALL = ("network.channels=0.25", "network.hidden=[16,16]")
 MEMORY = ("gru", "lstm")
 BATCH_NORM = ("crossq", "flashsac", "xqc")  # refuse layer norm
-HEADS = ("dqn", "iqn", "mrq", "ppo", "rainbow", "sac")
+HEADS = ("dqn", "dreamer", "iqn", "mrq", "ppo", "rainbow", "sac")
 """One algorithm for each kind of head and of acting. Torsos and memories do not depend on the others."""
 GRAPHS = ("torch", "onnx")
 MATRIX = [
