@@ -147,8 +147,9 @@ def build_graph(tmp_path, request):
     Workers come and go with all nodes of the cluster if the graph is `elastic`.
 
     `change` makes another config of the one that is composed; with `run` it goes on with that folder's last checkpoint.
-    The graph's `evaluations` are all that were made.
+    The graph's `evaluations` are all that were made. The roles on Ray are killed afterwards.
     """
+    spawned = []
 
     def build_it(*overrides, on_ray=False, nodes=(), elastic=False, change=lambda config: config, run=None):
         from drl_cli.envs.make import read_spec
@@ -171,6 +172,8 @@ def build_graph(tmp_path, request):
         if on_ray:
             request.getfixturevalue("ray_cluster")
             ray = RayRuntime(str(folder / "workers"), nodes=nodes)
+            spawn = ray.spawn
+            ray.spawn = lambda *args, **options: (spawned.append(spawn(*args, **options)), spawned[-1])[1]
         console = Console("quiet", io.StringIO(), time.time())
         progress, evaluated, evaluations = Progress(config, time.time()), Progress.evaluated, []
         progress.evaluated = lambda report: (evaluations.append(report), evaluated(progress, report))[1]
@@ -184,33 +187,20 @@ def build_graph(tmp_path, request):
         graph.folder, graph.evaluations = folder, evaluations
         return graph
 
-    return build_it
+    yield build_it
+    for handle in spawned:
+        handle.kill()
 
 
 @pytest.fixture
 def run_graph(build_graph):
-    """Build, run and finish; `started` gets the graph before it runs. The roles are ended afterwards."""
-    from drl_cli.runtime.place.handles import RayHandle
-
-    graphs = []
+    """Build, run and finish; `started` gets the graph before it runs."""
 
     def run_it(*overrides, started=lambda graph: None, **options):
         graph = build_graph(*overrides, **options)
-        graphs.append(graph)
         started(graph)
         graph.run()
         graph.finish()
         return graph
 
-    yield run_it
-    for graph in graphs:
-        members = [member.handle for member in graph.pool.members]
-        for handle in (
-            *members,
-            *graph.trainers.values(),
-            *graph.replay.shards,
-            graph.learning.server,
-            graph.manage.handle,
-        ):
-            if isinstance(handle, RayHandle):
-                handle.kill()
+    return run_it
