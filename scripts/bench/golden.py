@@ -16,8 +16,8 @@ for each command of learn.yaml, and for each tuned set that learn.yaml does not 
 updated at least every 10 updates. The command's own period and its pace (replay ratio, warm-up and capacity) are among
 the values.
 
-golden.json has the values after the batches of POINTS, with four digits, and an identity for each case: a digest of
-its values. docs/results.json records the identity of the command's case with each result. The first number of a metric
+golden.json has a line for each case: the values after the batches of POINTS, with four digits, and their digest, the
+identity. docs/results.json records the identity of the command's case with each result. The first number of a metric
 comes from the first parameters and the first batch: a loss has the same first number with another optimizer. (If an
 algorithm makes several steps on a batch, as PPO does, the first number contains these steps.)
 """
@@ -222,13 +222,8 @@ def read() -> Golden:
 
 
 def text(golden: Golden) -> str:
-    """Return the content of golden.json, with the values of a metric on one line."""
-    cases = []
-    for case, record in golden.items():
-        values = ",\n".join(f"   {json.dumps(name)}: {json.dumps(row)}" for name, row in record["values"].items())
-        identity = json.dumps(record["identity"])
-        cases.append(f' {json.dumps(case)}: {{\n  "identity": {identity},\n  "values": {{\n{values}\n  }}\n }}')
-    return "{\n" + ",\n".join(cases) + "\n}\n"
+    """Return the content of golden.json, with a case on one line."""
+    return "{\n" + ",\n".join(f"{json.dumps(case)}: {json.dumps(record)}" for case, record in golden.items()) + "\n}\n"
 
 
 def chosen(names: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
     python scripts/bench/updates.py --peers PEERS_VENV [--case sac] [--threads 1] [--set trainer.threads=2 ...]
     python scripts/bench/updates.py --before CHECKOUT --set trainer.compile=replay --set-before trainer.compile=false
-    python scripts/bench/updates.py --outside --case sac   # against the algorithm as a loss, with drl_cli.api
 
 One update of drl-cli is `TrajectoryManager.sample` and `Trainer.train`. stable-baselines3 and SBX run their own
 `train()` on their own buffers, and d3rlpy its own `update()` (offline_peers.py). The numbers are updates per second of
@@ -11,7 +10,6 @@ wall time and of processor time; other programs disturb processor time less.
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,9 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from alternate import Figures, alternate, peer_python, serve, table
 
-SIDES = ("ours", "outside", "sb3", "sbx", "d3rlpy")
+SIDES = ("ours", "sb3", "sbx", "d3rlpy")
 ROOT = Path(__file__).resolve().parents[2]
-OUTSIDE = ROOT / "tests/support"  # the folder of outside/my_sac.py; outside/ beside this file has DQN and PPO
 ROWS = 100_000  # in the replay table
 DISCRETE = ("dqn", "c51", "qr_dqn", "iqn", "sac_discrete", "pqn")
 MINIBATCHES = ("ppo", "pqn", "reppo")
@@ -100,7 +97,7 @@ def timed(train: Callable[[], int], seconds: float) -> Callable[[], Figures]:
     return play
 
 
-def ours(case: Case, threads: int, overrides: list[str], algo: str) -> Callable[[], int]:
+def ours(case: Case, threads: int, overrides: list[str]) -> Callable[[], int]:
     from parts import Replaying, Updating
 
     from drl_cli.envs.make import read_spec
@@ -108,37 +105,18 @@ def ours(case: Case, threads: int, overrides: list[str], algo: str) -> Callable[
     from drl_cli.settings.compose import compose
 
     env = "MinAtar-Breakout" if case.board else "LunarLander" if case.algo in DISCRETE else "LunarLanderContinuous"
-    values = [f"env={env}", f"algo={algo}", "tuned=none", f"network.hidden=[{','.join(map(str, case.hidden))}]"]
+    values = [f"env={env}", f"algo={case.algo}", "tuned=none", f"network.hidden=[{','.join(map(str, case.hidden))}]"]
     values += ["mode=single", f"trainer.threads={threads}", "device=cpu", f"replay.capacity={ROWS}"]
     values += (
         [f"algo.minibatch_size={case.batch}"] if case.algo in MINIBATCHES else [f"trainer.batch_size={case.batch}"]
     )
-    values += ["algo.double=false"] if algo == "dqn" else []  # the peers' DQN is not double
-    if algo.endswith("my_ppo"):
-        values += [
-            "network.activation=tanh",
-            "network.init=orthogonal",
-            "optimizer.max_norm=0.5",
-            "trainer.batch_size=2048",
-        ]
+    values += ["algo.double=false"] if case.algo == "dqn" else []  # the peers' DQN is not double
     values += [] if case.algo in ON_POLICY else [f"trainer.updates_per_call={PER_CALL}"]
     values += case.ours
     config = compose(values + overrides)
     spec = read_spec(config.env)
     params = lone_trainer(config, spec).publish(0, 0)
     return Updating(Replaying(config, spec, *params, seconds=60.0), spec, threads).train
-
-
-def outside(algo: str) -> str:
-    """Return the name of a module that has the algorithm as a loss function, for `algo=`."""
-    if algo != "td3":
-        sys.path.insert(0, str(OUTSIDE))
-        return f"outside.my_{algo}"
-    sys.path.insert(0, folder := tempfile.mkdtemp())
-    blocks = (ROOT / "docs/add-an-algorithm.md").read_text().split("```python\n")
-    (code,) = [block.partition("```")[0] for block in blocks if block.startswith('"""TD3')]
-    Path(folder, "my_td3.py").write_text(code)
-    return "my_td3"
 
 
 def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
@@ -226,9 +204,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="virtual environment of the peers; none: ours alone")
     parser.add_argument("--before", type=Path, help="a checkout of another commit of ours, to compare with")
-    parser.add_argument(
-        "--outside", action="store_true", help="also the same algorithm as a loss function: SAC, DQN, PPO, TD3"
-    )
     parser.add_argument("--case", choices=CASES, action="append", help="several may be given; all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
@@ -241,21 +216,17 @@ def main() -> None:
 
     if args.side:
         case = CASES[args.case[0]]
-        if args.side in ("ours", "outside"):
-            train = ours(case, args.threads, args.set, case.algo if args.side == "ours" else outside(case.algo))
-        else:
-            train = peer(args.side, case, args.threads)
+        is_ours = args.side == "ours"
+        train = ours(case, args.threads, args.set) if is_ours else peer(args.side, case, args.threads)
         train()
         serve(timed(train, args.seconds))
         return
-    sides = ["ours", *(args.only or SIDES[2:])] if args.peers else ["ours"]
-    sides += ["outside"] if args.outside else []
+    sides = ["ours", *(args.only or SIDES[1:])] if args.peers else ["ours"]
     for name in args.case or CASES:
         bare = [Path(__file__), "--case", name, "--threads", str(args.threads), "--seconds", str(args.seconds)]
         own = bare + [part for value in args.set for part in ("--set", value)]
-        taken = [side for side in sides if side in ("ours", "outside", *CASES[name].sides)]
-        mine = ("ours", "outside")
-        pythons = {side: sys.executable if side in mine else peer_python(args.peers) for side in taken}
+        taken = [side for side in sides if side in ("ours", *CASES[name].sides)]
+        pythons = {side: sys.executable if side == "ours" else peer_python(args.peers) for side in taken}
         commands = {side: [python, *own, "--side", side] for side, python in pythons.items()}
         if args.before:
             for side, tree in (("ours", ROOT), ("before", args.before.resolve())):

@@ -77,4 +77,4 @@ def test_every_picture_of_the_docs_is_drawn_here(pictures):
     shown = {path.stem for path in (SCRIPT.parents[1] / "docs" / "pictures").iterdir()}
     table = yaml.safe_load((SCRIPT.parent / "bench/learn.yaml").read_text())
     of_results = {Path(file).stem for file in table["pictures"].values()}  # drawn by learn.py --draw
-    assert shown == {*pictures.DRAWN, *of_results, "staleness"}  # staleness: scripts/bench/staleness.py
+    assert shown == {*pictures.DRAWN, *of_results, "staleness"}  # staleness: of a study that ended
