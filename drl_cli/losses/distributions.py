@@ -15,6 +15,7 @@ import numpy as np
 
 from drl_cli.losses.either import (
     atanh,
+    choices,
     clamp,
     exp,
     expand,
@@ -352,7 +353,7 @@ class EpsilonGreedy(Distribution):
         if temperature.all() if has_ladder else temperature:
             chosen = Categorical(self.values / (temperature[:, None] if has_ladder else temperature)).sample(rng)
         if self.mask is None:
-            drawn = self._like(rng.integers(actions, size=rows))
+            drawn = self._like(choices(rng, actions, rows))
         else:
             drawn = Categorical(0.0 * self.values, self.mask).sample(rng)
         if rng is not random:

@@ -36,6 +36,13 @@ def gumbel(random: Any, like: Any) -> Any:
     return -log(clamp(exponential, 1e-37, 100.0))
 
 
+def choices(rng: np.random.Generator, size: int, rows: int) -> Any:
+    """Return random integers in [0, size), int64 `[rows]`."""
+    if rows > 1:
+        return rng.integers(size, size=rows)
+    return np.array([rng.integers(size)])  # the same number, but numpy needs 4 us more to return an array
+
+
 def uniform(random: Any, like: Any) -> Any:
     """Return uniform noise in [0, 1) in the shape of `like`: `random` itself if it is noise, or drawn by it."""
     return random if hasattr(random, "shape") else torch.rand(like.shape, generator=random).to(like)

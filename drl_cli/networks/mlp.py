@@ -60,7 +60,7 @@ def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
     arrays_per_layer = 4 if has_norm else 2
     last_layer = len(params) - 2
     for i in range(0, len(params), arrays_per_layer):
-        x = x @ params[i]
+        x = x.dot(params[i])  # for few rows, twice as fast as @
         x += params[i + 1]
         if i < last_layer:
             if has_norm:
