@@ -23,10 +23,10 @@ from drl_cli.algos.noise import Noise as Noise
 from drl_cli.algos.noise import OUNoise as OUNoise
 from drl_cli.algos.noise import PinkNoise as PinkNoise
 from drl_cli.algos.noise import Repeats as Repeats
-from drl_cli.algos.policy import RandomActions as RandomActions
 from drl_cli.algos.reward_stream import Reward as Reward
 from drl_cli.algos.reward_stream import RewardStream as RewardStream
 from drl_cli.algos.rollout import Rollouts as Rollouts
+from drl_cli.algos.torch_policy import RandomActions as RandomActions
 from drl_cli.algos.torch_policy import TorchPolicy as TorchPolicy
 from drl_cli.errors import Refused as Refused
 from drl_cli.losses import public

@@ -15,7 +15,7 @@ from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.function_policy import function_policy
 from drl_cli.algos.reward_stream import PART as REWARD
 from drl_cli.algos.reward_stream import RewardStream
-from drl_cli.algos.steps import n_step_sequences, per_sequence, steps
+from drl_cli.algos.rollout import n_step_sequences, per_sequence, steps
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, NetEncoder
 from drl_cli.optim.gradients import Nets

@@ -5,8 +5,7 @@ from typing import Any
 
 from drl_cli.algos.algorithm import Algorithm
 from drl_cli.algos.base import Batch, Metrics, Update
-from drl_cli.algos.rollout import EncodedRollouts
-from drl_cli.algos.steps import steps
+from drl_cli.algos.rollout import EncodedRollouts, steps
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.optimizer import NotFinite
 from drl_cli.utils.lazy import Tensor, torch

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from drl_cli.algos.noise import Noise
-from drl_cli.algos.policy import RandomActions
-from drl_cli.algos.torch_policy import RANDOM, TorchPolicy
+from drl_cli.algos.torch_policy import RANDOM, RandomActions, TorchPolicy
 from drl_cli.losses.distributions import Distribution, TanhGaussian
 from drl_cli.networks.acting import NUMPY_FORMS
 from drl_cli.networks.config import NetworkConfig

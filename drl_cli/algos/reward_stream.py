@@ -13,7 +13,7 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
-from drl_cli.replay.stacks import like, unjoined
+from drl_cli.replay.frames import like, unjoined
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.outside import import_object

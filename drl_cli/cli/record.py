@@ -151,8 +151,7 @@ def record_replay(options: Options) -> "tuple[Path, Written]":
         options.run or "latest", options.checkpoint or "last", options.output_dir, options.trust
     )
     spec = environment_spec(config, trains=False)
-    from drl_cli.deploy.recording import header_of
-    from drl_cli.deploy.replay_recording import check_replay, replay_episodes
+    from drl_cli.deploy.recording import check_replay, header_of, replay_episodes
     from drl_cli.runtime.files.checkpoint import read_manifest
 
     check_replay(config, spec)

@@ -215,7 +215,7 @@ def _prepared(
         if dataset is not None:
             config = with_reference(config, dataset)
         if config.data.reference == "auto" and not config.dry_run:
-            from drl_cli.deploy.reference import with_measured_reference  # slow: imports gymnasium
+            from drl_cli.deploy.recording import with_measured_reference  # slow: imports gymnasium
 
             config, found = with_measured_reference(config, dataset, args)
             lines += found

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.function_policy import FunctionPolicy
-from drl_cli.algos.policy import random_actions
-from drl_cli.algos.torch_policy import TorchPolicy
-from drl_cli.convert.passes import merged, needed, without_reshapes, without_writes
+from drl_cli.algos.torch_policy import TorchPolicy, random_actions
 from drl_cli.convert.program import Program, inputs, numpy_policy
 from drl_cli.convert.rules import RESHAPES
 from drl_cli.convert.source import write
-from drl_cli.convert.trace import Draws, NotConverted, Trace, record
+from drl_cli.convert.trace import Draws, NotConverted, Trace, merged, needed, record, without_reshapes, without_writes
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import MASK, Array, Columns, EnvSpec, Obs, PreviousStep, map_parts, random_obs
 from drl_cli.utils.lazy import torch

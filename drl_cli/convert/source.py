@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from drl_cli.convert.passes import values
 from drl_cli.convert.rules import FRESH, IGNORED, UFUNCS, VIEWS, Op, Rule
-from drl_cli.convert.trace import Call, Fact, NotConverted, Rows, Trace, Value
+from drl_cli.convert.trace import Call, Fact, NotConverted, Rows, Trace, Value, values
 from drl_cli.types import Array
 
 CASTS = (*UFUNCS, "pow", "mean")

@@ -1,27 +1,100 @@
-"""Open a dataset by the name that the user typed."""
+"""Open a dataset by the name that the user typed: the steps of a recording, checked, in the units of a policy."""
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from drl_cli.data.combined import JoinedDataset
-from drl_cli.data.dataset import Dataset, DatasetError, reference_problem
+from drl_cli.data.dataset import Dataset, DatasetError, Facts, JoinedDataset, reference_problem
 from drl_cli.data.draft import Draft
-from drl_cli.data.find import FORMATS, MINARI, RUN, data_folder, dataset_of_run, is_draft
-from drl_cli.data.flat import FlatRecording
-from drl_cli.data.hdf5 import Hdf5Recording
+from drl_cli.data.find import FORMATS, MINARI, RUN, consent_file, data_folder, dataset_of_run, is_draft
+from drl_cli.data.flat import FlatRecording, Hdf5Recording, Npz
 from drl_cli.data.minari_format import MinariRecording, find_minari
-from drl_cli.data.npz import Npz
-from drl_cli.data.recorded import RecordedDataset
-from drl_cli.data.recording import Recording, pieces_of
-from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
+from drl_cli.data.recording import Recording, closed, pieces_of
+from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, MissingExtra
 from drl_cli.envs.recorded import StepMap, inferred_space
 from drl_cli.envs.trees import space_from_json
 from drl_cli.errors import MISSING
-from drl_cli.types import Array
+from drl_cli.types import Array, Columns, column_name
+
+
+class RecordedDataset(Dataset):
+    """The steps of a recording, converted by `steps`. Raise DatasetError if they do not fit the spaces."""
+
+    def __init__(self, recording: Recording, steps: StepMap) -> None:
+        self._recording, self.steps, self.spec = recording, steps, steps.spec
+        self.spaces = steps.observation_space, steps.action_space
+        reward = recording.reward
+        truncated, self.ends = closed(recording.name, recording.terminated, recording.truncated)
+        self._check_parts()
+        self._truncated = truncated
+        if (bad := _first(~np.isfinite(reward))) is not None:
+            raise DatasetError(f"{recording.name}: the reward of step {bad:,} is {reward[bad]}")
+        self.facts = Facts(
+            source=recording.name,
+            identity=self._identity(),
+            env=recording.env,
+            steps=len(recording),
+            episodes=len(self.ends),
+            terminations=int(recording.terminated.sum()),
+            truncations=int(truncated.sum()),
+            returns=np.add.reduceat(reward, np.append(0, self.ends[:-1])),
+            is_whole=np.isin(np.arange(len(self.ends)), recording.pieces, invert=True),
+            reference=recording.reference,
+        )
+
+    def read(self, first: int, last: int) -> Columns:
+        recorded = self._recording.read(first, last)
+        with self._as_dataset_error():
+            obs, next_obs = (self.steps.obs(parts) for parts in (recorded.obs, recorded.next_obs))
+            action, clamped = self.steps.actions(recorded.action)
+        self.clamped += clamped
+        return {
+            **{column_name("obs", path): part for path, part in obs.items()},
+            "action": action,
+            "reward": self._recording.reward[first:last].astype(np.float32),
+            **{column_name("next_obs", path): part for path, part in next_obs.items()},
+            "terminated": self._recording.terminated[first:last].copy(),
+            "truncated": self._truncated[first:last].copy(),
+        }
+
+    def check(self) -> None:
+        """Read everything once. Raise DatasetError if the file is damaged or a value is not in its space."""
+        self._recording.verify()
+        for part in self._recording.parts():
+            self.read(part.start, part.stop)
+        self.clamped = 0
+
+    def _check_parts(self) -> None:
+        """Raise DatasetError if the recording has other parts than the spaces."""
+        found = self._recording.read(0, 1)
+        expected = (
+            ("observations", found.obs, self.steps.obs_paths),
+            ("actions", found.action, self.steps.action_paths),
+        )
+        for name, parts, paths in expected:
+            if missing := sorted(set(paths) - parts.keys()):
+                has, needs = (", ".join(sorted(keys)) or "one array" for keys in (set(parts), set(paths)))
+                first = f"no {missing[0]!r} in its {name}" if missing[0] else f"its {name} have parts"
+                raise DatasetError(f"{self._recording.name}: {first}: it has {has}, {self.spec.id} has {needs}")
+
+    def _identity(self) -> str:
+        recording, content = self._recording, hashlib.sha256(self._recording.stamp.encode())
+        for column in (recording.reward, recording.terminated, self._truncated):
+            content.update(column.tobytes())
+        return content.hexdigest()
+
+    @contextmanager
+    def _as_dataset_error(self) -> Iterator[None]:
+        try:
+            yield
+        except EnvFault as error:
+            raise DatasetError(f"{self._recording.name} does not fit {self.spec.id}: {error}") from error
 
 
 def open_dataset(
@@ -148,3 +221,37 @@ def _inferred(recording: Recording) -> tuple[Any, Any]:  # Any: spaces of Gymnas
                     low, high = np.minimum(low, found[path][2]), np.maximum(high, found[path][3])
                 found[path] = (str(values.dtype), values.shape[1:], low, high)
     return inferred_space(bounds[0], False), inferred_space(bounds[1], True)
+
+
+def _first(bad: Array) -> int | None:
+    return int(bad.argmax()) if bad.any() else None
+
+
+def time_limit(source: object) -> int | None:
+    """Return the number of steps after which the episodes of the dataset were cut, None if no limit can be seen.
+
+    `source` is the value of the key `data.source`. The limit is the length of the longest episode, if it was truncated.
+    A dataset that can't be read has no limit here, and the checks of the dataset report the reason later.
+    """
+    sources = [source] if isinstance(source, str) else source
+    if not isinstance(sources, list) or not all(isinstance(one, str) for one in sources):
+        return None
+    try:
+        found = [_longest(one, consent_file(one).stat().st_mtime_ns) for one in sources]
+    except (DatasetError, OSError):
+        return None
+    steps, is_cut = max(found, default=(0, False))
+    return steps if is_cut else None
+
+
+@cache
+def _longest(source: str, stamp: int) -> tuple[int, bool]:
+    """Return the steps of the longest whole episode of a dataset, and whether such an episode was truncated.
+
+    `stamp` changes with the file, so that a file with other contents is read again.
+    """
+    recording = open_recording(source)
+    truncated, ends = closed(source, recording.terminated, recording.truncated)
+    is_whole = np.isin(np.arange(len(ends)), recording.pieces, invert=True)
+    pairs = zip(np.diff(ends, prepend=0)[is_whole].tolist(), truncated[ends - 1][is_whole].tolist(), strict=True)
+    return max(pairs, default=(0, False))

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from drl_cli.deploy.episodes import play_together
 from drl_cli.deploy.export import new_folder, write
 from drl_cli.deploy.formats import FILES, Format, NotExported, has_onnx
-from drl_cli.deploy.play import record
+from drl_cli.deploy.play import play_together, record
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.trained import open_step
 from drl_cli.deploy.video import best_format

@@ -1,23 +1,35 @@
-"""Play episodes and keep their steps in the units of the environment, for datasets."""
+"""Episodes for datasets, in the units of the environment: of a policy, or of a saved replay; and reference returns."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice
+from functools import partial
+from itertools import count, islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.policy import random_actions
+from drl_cli.algos.torch_policy import random_actions
+from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.data.episode import Episode, Written
 from drl_cli.data.write import Header
 from drl_cli.deploy.policy import TrainedPolicy
+from drl_cli.deploy.trained import acting
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.faults import as_fault, reset_result
 from drl_cli.envs.make import Env
 from drl_cli.envs.recorded import StepMap
 from drl_cli.envs.trees import parts_of
+from drl_cli.errors import UsageError
+from drl_cli.preflight.environment import environment_spec
+from drl_cli.runs.auto import CHANGES, results
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.files.checkpoint import read_manifest
+from drl_cli.runtime.files.saved_replay import has_lost_rows, read_states, saved_rows
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import MASK, Array, Columns, EnvSpec, Obs, PreviousStep, leaves
 from drl_cli.utils.seeding import generator, integers
+from drl_cli.utils.shown import score_text
 
 Act = Callable[[Obs, PreviousStep], Array]
 """Returns the policy's actions `[E, ...]` for observations `[E, ...]` and the previous steps."""
@@ -181,3 +193,101 @@ def cut(episode: Episode, steps: int) -> Episode:
     terminated, truncated = episode.terminated[:steps], episode.truncated[:steps].copy()
     truncated[-1] |= not terminated[-1]
     return Episode(obs, action, episode.reward[:steps], terminated, truncated, episode.seed, is_whole=False)
+
+
+def check_replay(config: Config, spec: EnvSpec) -> None:
+    """Raise UsageError if the run's replay does not hold single steps in order."""
+    reason = config.replay.lacks_steps(config.algo.n_step)
+    if reason is None and config.stackings(spec):
+        reason = "images are stored as frames"
+    elif reason is None and config.env.reward_clip is not None:
+        reason = f"env.reward_clip={config.env.reward_clip:g} has changed the rewards"
+    if reason is not None:
+        raise UsageError(f"replay=true: {reason}. To record episodes of the policy: drl-record run=RUN episodes=100")
+
+
+def replay_episodes(config: Config, steps: StepMap, checkpoint: Path) -> Iterator[Episode]:
+    """Yield the episodes of each environment in the replay of a checkpoint, in the units of the environment.
+
+    An episode is truncated if its end or its next step is not in the replay. It is not whole if its end or its
+    beginning is not in the replay. Raise CheckpointError if the replay was not saved or is damaged.
+    """
+    manifest = read_manifest(checkpoint)
+    pieces = [*saved_rows(checkpoint, manifest)]
+    rows = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    rows = {name: column[np.argsort(rows["source"], kind="stable")] for name, column in rows.items()}
+    ends = episode_ends(rows)
+    whole = whole_episodes(rows, ends, has_lost_rows(read_states(checkpoint, manifest)))
+    for (first, last), is_whole in zip(pairwise([0, *ends]), whole, strict=True):
+        yield _episode(config, steps, {name: column[first:last] for name, column in rows.items()}, is_whole)
+
+
+def whole_episodes(rows: Columns, ends: list[int], has_lost_rows: bool) -> list[bool]:
+    """Return for each episode that ends before a row of `ends` whether `rows` has its beginning and its end.
+
+    With `has_lost_rows`, the first row of an environment may be in the middle of an episode.
+    """
+    is_over, source = rows["terminated"] | rows["truncated"], rows["source"]
+    follows = np.append(False, source[1:] == source[:-1])
+    begins = np.where(follows, np.append(False, is_over[:-1]), not has_lost_rows)
+    return [bool(begins[first] and is_over[last - 1]) for first, last in pairwise([0, *ends])]
+
+
+def episode_ends(rows: Columns) -> list[int]:
+    """Return the indices after the last steps of episodes, for rows `[rows, ...]` of one environment after another."""
+    goes_on = ~(rows["terminated"] | rows["truncated"])[:-1] & (rows["source"][1:] == rows["source"][:-1])
+    for name in rows:
+        kind, dot, path = name.partition(".")
+        if kind == "next_obs":
+            same = rows[name][:-1] == rows[f"obs{dot}{path}"][1:]
+            goes_on &= same.reshape(len(same), -1).all(1)
+    return [*(np.flatnonzero(~goes_on) + 1).tolist(), len(rows["source"])]
+
+
+def _episode(config: Config, steps: StepMap, rows: Columns, is_whole: bool) -> Episode:
+    obs = {path: _with_last(rows, f".{path}" if path else "") for path in leaves(steps.spec.obs)}
+    truncated = rows["truncated"].copy()
+    truncated[-1] |= not rows["terminated"][-1]
+    reward = rows["reward"] / np.float64(config.env.reward_scale)
+    actions = steps.raw_actions(rows["action"])
+    return Episode(steps.raw_obs(obs), actions, reward, rows["terminated"], truncated, is_whole=is_whole)
+
+
+def _with_last(rows: Columns, path: str) -> Array:
+    """Return a part of the observations `[T+1, ...]`, with the one after the last step."""
+    return np.concatenate([rows[f"obs{path}"], rows[f"next_obs{path}"][-1:]])
+
+
+EPISODES = 20
+
+
+def with_measured_reference(config: Config, dataset: Dataset | None, words: Sequence[str]) -> tuple[Config, list[str]]:
+    """Replace `data.reference=auto` by two returns. Return the config, and lines that say where they come from.
+
+    The first is the mean of EPISODES episodes of random actions. The second is the best recorded result of the
+    environment, or, if there is none or `words` change the task, the largest return in the dataset. Raise UsageError
+    if there is neither, or if the second is not larger than the first.
+    """
+    if config.data.reference != "auto":
+        return config, []
+    plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_storage="none"))
+    spec, env = environment_spec(plain, trains=False), config.env.for_evaluation(config.manage.env_kwargs)
+    recorder = Recorder(env, spec, partial(random_policy, spec, config.seed), config.manage.max_episode_steps)
+    with acting(config, Path(config.env.id)):
+        played = recorder.episodes(config.seed, 0, EPISODES, None)
+        random = float(np.mean([episode.reward.sum() for episode in played]))
+    is_changed = any(CHANGES.match(word) for word in words)
+    found = [] if is_changed else [(one["return"], one["algo"]) for one in results() if one["env"] == config.env.name]
+    if found:
+        expert, algo = max(found)
+        source = f"the recorded result of {algo}"
+    elif dataset is not None and len(dataset.facts.whole_returns):
+        expert, source = float(dataset.facts.whole_returns.max()), "the best episode of the dataset"
+    else:
+        raise UsageError(f"data.reference=auto: there is no return of an expert; say [{score_text(random)},EXPERT]")
+    if line := reference_problem((random, expert)):
+        raise UsageError(f"data.reference=auto: from {source}: data.{line}")
+    interval = f"[{score_text(random)},{score_text(expert)}]"
+    text = f"data.reference={interval}: {EPISODES} episodes of random actions, and {source}"
+    data = dataclasses.replace(config.data, reference=(random, expert))
+    return dataclasses.replace(config, data=data), [text]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from drl_cli.algos.lookup import load_algorithm, title
 from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.errors import CHECKPOINT, UsageError
-from drl_cli.replay.mixed import recorded_rows
+from drl_cli.replay.tables import recorded_rows
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
 

@@ -8,7 +8,7 @@ from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import MISSING, USER_CODE, UsageError, as_usage_error
 from drl_cli.networks.images import as_image, is_large
 from drl_cli.replay.builders import RETURN
-from drl_cli.replay.hindsight import goal_problems
+from drl_cli.replay.windows import goal_problems
 from drl_cli.runtime.config import Config
 from drl_cli.settings.env_names import is_mujoco
 from drl_cli.settings.first_try import WITHOUT_REWARDS

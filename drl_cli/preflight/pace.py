@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm, title
-from drl_cli.replay.base_config import NO_UPDATE
+from drl_cli.replay.base import NO_UPDATE
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.roles.exploration import exploration_problems

@@ -6,17 +6,21 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 
-from drl_cli.replay.base import Load, Steps, Table
-from drl_cli.replay.base_config import ReplayConfig, Rows
-from drl_cli.replay.builders import Builder, NStepBuilder, Prioritize
-from drl_cli.replay.fifo_config import FifoConfig
-from drl_cli.replay.hindsight import HindsightTable
-from drl_cli.replay.samplers import Prioritized, Sampler, Uniform, sampler_problems
-from drl_cli.replay.sequences import SequenceBuilder, sequence_schema
+from drl_cli.replay.base import Load, ReplayConfig, Rows, Steps, Table
+from drl_cli.replay.builders import Builder, NStepBuilder, Prioritize, SequenceBuilder, sequence_schema
+from drl_cli.replay.fifo import FifoConfig
+from drl_cli.replay.samplers import (
+    FadedTree,
+    Prioritized,
+    Sampler,
+    Uniform,
+    faded_tree_bytes,
+    sampler_problems,
+    tree_bytes,
+)
 from drl_cli.replay.store import RandomStore, RingStore
-from drl_cli.replay.sum_tree import FadedTree, faded_tree_bytes, tree_bytes
 from drl_cli.replay.tables import ReplayTable, SequenceTable
-from drl_cli.replay.windows import WindowTable, window_schema
+from drl_cli.replay.windows import HindsightTable, WindowTable, window_schema
 from drl_cli.types import Array, Schema
 from drl_cli.utils.outside import import_object
 from drl_cli.utils.ranges import Count, Fraction, Natural, Positive, Range

@@ -8,8 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from drl_cli.replay.base import Sampled, Table
-from drl_cli.replay.frame_builder import FRAMES, worker_of
-from drl_cli.replay.frames import UNIQUE, Codec, Stacking, image_columns, join_frames, make_codec, split_frames
+from drl_cli.replay.frames import (
+    FRAMES,
+    UNIQUE,
+    Codec,
+    Stacking,
+    image_columns,
+    join_frames,
+    make_codec,
+    split_frames,
+    worker_of,
+)
 from drl_cli.types import Array, Column, Columns, Schema, State, column_name, nested, within
 
 CODEC = "frame_codec"

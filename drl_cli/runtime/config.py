@@ -7,15 +7,14 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.context import RewardConfig
 from drl_cli.algos.lookup import load_algorithm, module_path
-from drl_cli.algos.reward_config import RewardConfig
 from drl_cli.envs.config import NO_ENV, EnvConfig, wrapper_path
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.schedules import RunClock
-from drl_cli.replay.base import Load
-from drl_cli.replay.base_config import ReplayConfig
+from drl_cli.replay.base import Load, ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec

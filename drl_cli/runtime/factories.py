@@ -10,19 +10,17 @@ import numpy as np
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
-from drl_cli.data.combined import BestEpisodes
-from drl_cli.data.dataset import Dataset
+from drl_cli.data.dataset import BestEpisodes, Dataset
 from drl_cli.data.open import open_datasets
 from drl_cli.envs.goals import GoalOutcome
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import make_products
 from drl_cli.replay.base import Table
-from drl_cli.replay.fifo_config import LEAST_AUTO
+from drl_cli.replay.fifo import LEAST_AUTO
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec
-from drl_cli.replay.hindsight import HindsightTable
-from drl_cli.replay.mixed import MixedTable
-from drl_cli.replay.windows import WindowTable
+from drl_cli.replay.tables import MixedTable
+from drl_cli.replay.windows import HindsightTable, WindowTable
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.rate_limiter import (

@@ -9,8 +9,7 @@ from pathlib import Path
 from drl_cli.data.dataset import Dataset
 from drl_cli.data.find import absolute
 from drl_cli.errors import RESOURCES, UsageError
-from drl_cli.replay.base import Load
-from drl_cli.replay.base_config import MOST_TRANSITIONS
+from drl_cli.replay.base import MOST_TRANSITIONS, Load
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.place.cluster import Node

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from drl_cli.data.limit import time_limit
 from drl_cli.settings.conf import option_text, read_yaml
 from drl_cli.settings.env_names import trial_of, typed_values
 from drl_cli.settings.value_types import value_type
@@ -115,6 +114,8 @@ def seen_values(plain: Plain) -> dict[str, Any]:
     discount follows, from the dataset.
     """
     if plain.get("mode") == "offline":
+        from drl_cli.data.open import time_limit  # slow: imports gymnasium
+
         return {DISCOUNT: discount(time_limit(_value(plain, "data.source")))}
     # The same trial before and after the values are filled in.
     unfilled = dict.fromkeys(("normalize_obs", "normalize_reward", "max_episode_steps"))

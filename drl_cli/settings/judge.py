@@ -10,7 +10,7 @@ from typing import Any
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.errors import UsageError
-from drl_cli.replay.base_config import ReplayConfig
+from drl_cli.replay.base import ReplayConfig
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import algorithms_with, short_name

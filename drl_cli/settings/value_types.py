@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from drl_cli.replay.base_config import ReplayConfig
+from drl_cli.replay.base import ReplayConfig
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.utils.ranges import OR_NULL, NameOrClass, Range
 from drl_cli.utils.spelling import did_you_mean

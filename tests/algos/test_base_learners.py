@@ -7,7 +7,7 @@ from nets import layers
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.algos.steps import per_sequence, steps
+from drl_cli.algos.rollout import per_sequence, steps
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.params import Params
 

@@ -5,8 +5,7 @@ from frequencies import check_frequencies
 from learners import ACTIONS, LOOKS, VECTOR, Learner
 
 from drl_cli import api as drl
-from drl_cli.algos.policy import RandomActions
-from drl_cli.algos.torch_policy import TorchPolicy
+from drl_cli.algos.torch_policy import RandomActions, TorchPolicy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Column, EnvSpec, PreviousStep
 

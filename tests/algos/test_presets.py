@@ -5,7 +5,7 @@ import pytest
 import torch
 from graphs import make_config
 
-from drl_cli.algos import steps
+from drl_cli.algos import rollout
 from drl_cli.algos.base import Algorithm
 from drl_cli.algos.lookup import algorithms
 from drl_cli.preflight import algorithm as algorithm_checks
@@ -52,15 +52,15 @@ def test_the_contract(name, options):
 
 
 def padding_is_learned_from(monkeypatch):
-    flat_steps = steps.flat_steps
+    flat_steps = rollout.flat_steps
     whole = lambda batch, burn_in: flat_steps({**batch, "valid": torch.ones_like(batch["valid"])}, burn_in)  # noqa: E731
-    monkeypatch.setattr(steps, "flat_steps", whole)
+    monkeypatch.setattr(rollout, "flat_steps", whole)
 
 
 def windows_begin_in_the_burn_in(monkeypatch):
-    windows = steps.n_step_windows
+    windows = rollout.n_step_windows
     shifted = lambda reward, *rest: windows(reward.roll(1, 1), *rest)  # noqa: E731
-    monkeypatch.setattr(steps, "n_step_windows", shifted)
+    monkeypatch.setattr(rollout, "n_step_windows", shifted)
 
 
 @pytest.mark.parametrize(

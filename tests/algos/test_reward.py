@@ -4,7 +4,7 @@ from learners import first_rows
 from outside import my_a2c
 from pages import blocks
 
-from drl_cli.algos.reward_config import RewardConfig
+from drl_cli.algos.context import RewardConfig
 from drl_cli.algos.reward_stream import Reward, RewardStream
 from drl_cli.api import Context
 from drl_cli.errors import Refused, UsageError

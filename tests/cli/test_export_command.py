@@ -9,7 +9,7 @@ import drl_cli
 from drl_cli.algos.off_policy import sac
 from drl_cli.cli import export as command
 from drl_cli.cli.export import Options, export
-from drl_cli.deploy import check, numpy_source
+from drl_cli.deploy import graph
 from drl_cli.errors import UsageError
 
 WITHOUT_PACKAGE = """
@@ -48,7 +48,7 @@ def test_a_numpy_policy_needs_only_numpy(copied, drl_here):
 
 
 def test_a_policy_that_differs_is_not_kept(copied, monkeypatch):
-    monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 50)
+    monkeypatch.setattr("drl_cli.deploy.export.LEAST_OBSERVATIONS", 50)
     export(Options(run=str(copied), episodes=2))
     (folder,) = (copied / "export").iterdir()
     before = (folder / "spec.json").read_text()
@@ -57,8 +57,8 @@ def test_a_policy_that_differs_is_not_kept(copied, monkeypatch):
         source, arrays = write(*args)
         return source, {**arrays, "parameters": 1.01 * arrays["parameters"]}
 
-    write = numpy_source.numpy_source
-    monkeypatch.setattr(numpy_source, "numpy_source", larger)
+    write = graph.numpy_source
+    monkeypatch.setattr(graph, "numpy_source", larger)
     with pytest.raises(UsageError, match=r"not the run's: its actions are up to .* off, 1e-05 are allowed") as caught:
         export(Options(run=str(copied), episodes=2))
     assert (caught.value.exit_code, list((copied / "export").iterdir())) == (1, [folder])
@@ -67,7 +67,7 @@ def test_a_policy_that_differs_is_not_kept(copied, monkeypatch):
 
 @pytest.mark.slow
 def test_every_checkpoint_has_its_own_folder(copied, monkeypatch):
-    monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 50)
+    monkeypatch.setattr("drl_cli.deploy.export.LEAST_OBSERVATIONS", 50)
     for checkpoint in ("best", "last", "last"):
         export(Options(run=str(copied), checkpoint=checkpoint, episodes=1))
     names = {(copied / "checkpoints" / link).readlink().name for link in ("best", "last")}

@@ -5,11 +5,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from drl_cli.convert.kernels import KERNELS
-from drl_cli.convert.passes import merged, needed, without_reshapes, without_writes
+from drl_cli.convert.program import KERNELS
 from drl_cli.convert.rules import FRESH, RESHAPES, UFUNCS, VIEWS
 from drl_cli.convert.source import write
-from drl_cli.convert.trace import Draws, record
+from drl_cli.convert.trace import Draws, merged, needed, record, without_reshapes, without_writes
 
 WEIGHTS = 24
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from drl_cli.deploy.check import Parity, difference
+from drl_cli.deploy.export import Parity, difference
 from drl_cli.envs.units import ArraySpec
 
 BOX = ArraySpec("action", (), (2,), "float32", low=[-1.0, 0.0], high=[1.0, 200.0])

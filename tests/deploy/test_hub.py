@@ -10,7 +10,7 @@ import yaml
 import drl_cli
 from drl_cli.cli import export as command
 from drl_cli.cli.export import Options, export
-from drl_cli.deploy import check, hub
+from drl_cli.deploy import hub
 from drl_cli.deploy.hub import card, metadata
 from drl_cli.envs.frames import CantRender
 from drl_cli.errors import UsageError
@@ -29,7 +29,7 @@ print(Policy(".")([1, 0, 0.5]).tolist())
 @pytest.fixture
 def quick(monkeypatch):
     """Compare exports on few observations, without ONNX and without a video."""
-    monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 50)
+    monkeypatch.setattr("drl_cli.deploy.export.LEAST_OBSERVATIONS", 50)
     monkeypatch.setattr(hub, "has_onnx", lambda: False)
 
     def no_video(*args):

@@ -5,8 +5,7 @@ import pytest
 from PIL import Image
 from policies import make_policy
 
-from drl_cli.deploy.episodes import play_together
-from drl_cli.deploy.play import record, watch
+from drl_cli.deploy.play import play_together, record, watch
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.frames import CantRender, frame, frames_per_second
 

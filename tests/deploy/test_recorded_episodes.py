@@ -7,8 +7,7 @@ from recorded_envs import SPACES, env_config
 
 from drl_cli.data.episode import Episode, Written
 from drl_cli.deploy import recording
-from drl_cli.deploy.recording import Recorder, cut, random_policy
-from drl_cli.deploy.replay_recording import episode_ends, whole_episodes
+from drl_cli.deploy.recording import Recorder, cut, episode_ends, random_policy, whole_episodes
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.files.saved_replay import has_lost_rows
 from drl_cli.utils.seeding import integers

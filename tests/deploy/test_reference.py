@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from graphs import make_config
 
-from drl_cli.deploy import reference
+from drl_cli.deploy import recording
 from drl_cli.errors import UsageError
 
 
 def measured(env, dataset=None, words=()):
     config = make_config(f"env={env}", "data.reference=auto")
-    changed, lines = reference.with_measured_reference(config, dataset, words)
+    changed, lines = recording.with_measured_reference(config, dataset, words)
     return changed.data.reference, lines
 
 
@@ -23,7 +23,7 @@ def test_a_random_policy_is_measured_and_the_best_recorded_result_is_the_expert(
         {"env": "Pendulum-v1", "return": -150.0, "algo": "sac"},
         {"env": "Pendulum-v1", "return": -140.0, "algo": "mrq"},
     ]
-    monkeypatch.setattr(reference, "results", lambda: [*found, {"env": "CartPole-v1", "return": 500.0, "algo": "dqn"}])
+    monkeypatch.setattr(recording, "results", lambda: [*found, {"env": "CartPole-v1", "return": 500.0, "algo": "dqn"}])
     (random, expert), (line,) = measured("Pendulum-v1")
     assert -1500 < random < -900
     assert expert == -140.0
@@ -48,4 +48,4 @@ def test_without_an_expert_the_user_is_asked():
 
 def test_returns_that_are_given_stay():
     config = make_config("env=Pendulum-v1", "data.reference=[0,1]")
-    assert reference.with_measured_reference(config, None, ()) == (config, [])
+    assert recording.with_measured_reference(config, None, ()) == (config, [])

@@ -12,12 +12,12 @@ from graphs import make_config
 from outside import torch_policies
 from policies import SMALL, make_policy, observations, row
 
-from drl_cli.deploy import check, standalone
 from drl_cli.deploy import policy as module
-from drl_cli.deploy.episodes import play_together
-from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy, export
+from drl_cli.deploy import standalone
+from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy, compare, export
 from drl_cli.deploy.formats import NotExported, not_exported
 from drl_cli.deploy.graph import make_graph
+from drl_cli.deploy.play import play_together
 from drl_cli.deploy.policy import TrainedPolicy, action_at
 from drl_cli.deploy.standalone import Policy
 from drl_cli.envs.make import read_spec
@@ -222,9 +222,9 @@ def test_observations_outside_their_space(case):
 
 @pytest.mark.parametrize("case", ["sac-tree", *MEMORY], indirect=True)
 def test_episodes_played_by_the_exported_policy(case, monkeypatch):
-    monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 100)
+    monkeypatch.setattr("drl_cli.deploy.export.LEAST_OBSERVATIONS", 100)
     trained, _, in_numpy = started(case)
-    parity = check.compare(trained, in_numpy, 4)
+    parity = compare(trained, in_numpy, 4)
     assert 100 <= parity.observations < 150
     assert parity.problem() is None
     assert parity.return_trained == pytest.approx(parity.return_exported, rel=1e-4, abs=1e-4)
@@ -280,7 +280,7 @@ def make(tmp_path, monkeypatch):
 @pytest.mark.parametrize("env", ["drl_cli.envs.probes:Choose-v0", "everything:Stacked-v0"])
 @pytest.mark.parametrize("kind", [torch_policies.Chooses, torch_policies.Remembers])
 def test_a_torch_policy_is_exported_to_numpy(make, env, kind, monkeypatch):
-    monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 50)
+    monkeypatch.setattr("drl_cli.deploy.export.LEAST_OBSERVATIONS", 50)
     trained = make(kind, env)
     obs, _ = observations(trained, 30)
     folder, parity = export(trained, "numpy", 2)

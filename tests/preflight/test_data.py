@@ -10,8 +10,7 @@ from recorded_envs import env_config
 
 from drl_cli.cli.train import answer
 from drl_cli.data.dataset import spaces_of
-from drl_cli.data.open import open_recording
-from drl_cli.data.recorded import RecordedDataset
+from drl_cli.data.open import RecordedDataset, open_recording
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.recorded import SpacesOnly, StepMap
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError

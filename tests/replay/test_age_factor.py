@@ -7,7 +7,7 @@ import pytest
 from replays import CONFIGS, SCHEMA, Source, make
 
 from drl_cli.replay.base import Load
-from drl_cli.replay.sum_tree import FadedTree, SumTree
+from drl_cli.replay.samplers import FadedTree, SumTree
 from drl_cli.types import Column
 
 LOAD = Load(1000, 8, 8, 8, is_async=False, versions_per_batch=1)

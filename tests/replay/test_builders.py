@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.replay.builders import EpisodeBuilder, NStepBuilder, RolloutBuilder
-from drl_cli.replay.sequences import SequenceBuilder
+from drl_cli.replay.builders import EpisodeBuilder, NStepBuilder, RolloutBuilder, SequenceBuilder
 from drl_cli.types import num_rows
 
 RUNNING, TERMINATED, TRUNCATED, BOTH = range(4)

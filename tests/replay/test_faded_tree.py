@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from frequencies import check_frequencies
 
+from drl_cli.replay.samplers import FLOOR, FadedTree, SumTree, faded_tree_bytes
 from drl_cli.replay.store import RingStore
-from drl_cli.replay.sum_tree import FLOOR, FadedTree, SumTree, faded_tree_bytes
 from drl_cli.types import Column
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drl_cli.replay.base import Load
-from drl_cli.replay.fifo import FifoTable
-from drl_cli.replay.fifo_config import FifoConfig
+from drl_cli.replay.fifo import FifoConfig, FifoTable
 from drl_cli.types import Column
 
 SCHEMA = {"id": Column((), "int64"), "obs": Column((2,), "float32")}

@@ -7,15 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import IMAGES, ImageSteps, image_spec
 
-from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
+from drl_cli.replay.builders import NStepBuilder, RolloutBuilder, SequenceBuilder
 from drl_cli.replay.config import PrioritizedConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.fifo import FifoTable
-from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
-from drl_cli.replay.frames import UNIQUE, Stacking, batch_part, make_codec, make_stackings
-from drl_cli.replay.sequences import SequenceBuilder
-from drl_cli.replay.snapshot import Snapshot
-from drl_cli.replay.stacks import FrameBatch, Stacks, take, unjoined
+from drl_cli.replay.frames import (
+    UNIQUE,
+    FrameBatch,
+    FrameBuilder,
+    Stacking,
+    Stacks,
+    batch_part,
+    make_codec,
+    make_stackings,
+    take,
+    unjoined,
+)
+from drl_cli.replay.store import Snapshot
 from drl_cli.types import Column, FrameStack, num_rows, transition_schema
 
 CODECS = ("none", "lz4")

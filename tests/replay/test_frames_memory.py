@@ -14,7 +14,7 @@ from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.config import UniformConfig
-from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frames import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec, make_stackings
 

@@ -8,7 +8,7 @@ import pytest
 
 from drl_cli.replay.base import Load
 from drl_cli.replay.config import PrioritizedConfig, UniformConfig
-from drl_cli.replay.hindsight import goal_problems
+from drl_cli.replay.windows import goal_problems
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 GAMMA, NUM_ENVS, CAPACITY = 0.9, 3, 60

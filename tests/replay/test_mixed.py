@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from drl_cli.replay.mixed import RECORDED, MixedTable, recorded_rows
 from drl_cli.replay.samplers import Prioritized, Uniform
 from drl_cli.replay.store import RingStore
-from drl_cli.replay.tables import ReplayTable
+from drl_cli.replay.tables import RECORDED, MixedTable, ReplayTable, recorded_rows
 from drl_cli.types import Column
 
 SCHEMA = {"value": Column((), "float32")}

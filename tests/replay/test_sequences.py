@@ -15,11 +15,9 @@ from drl_cli import types
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.replay.builders import NStepBuilder
-from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.builders import NStepBuilder, SequenceBuilder, mix, sequence_schema
 from drl_cli.replay.frame_table import FrameTable, reference_schema
-from drl_cli.replay.frames import make_codec, make_stackings
-from drl_cli.replay.sequences import SequenceBuilder, mix, sequence_schema
+from drl_cli.replay.frames import FrameBuilder, make_codec, make_stackings
 from drl_cli.replay.store import RingStore
 from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack, num_rows, transition_schema
 

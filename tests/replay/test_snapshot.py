@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from images import IMAGES
 from replays import CONFIGS, Source, call, check_equal_answers, check_same, clone, make
 
-from drl_cli.replay.snapshot import Snapshot, rows_per_chunk
+from drl_cli.replay.store import Snapshot, rows_per_chunk
 
 
 def num_chunks(table, chunk_rows):

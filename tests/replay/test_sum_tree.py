@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.replay.sum_tree import SumTree
+from drl_cli.replay.samplers import SumTree
 
 VALUES = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 

@@ -9,8 +9,8 @@ import replays
 from frequencies import check_frequencies
 
 import drl_cli
+from drl_cli.replay.builders import mix
 from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, SequencesConfig, UniformConfig
-from drl_cli.replay.sequences import mix
 from drl_cli.replay.store import RandomStore, RingStore
 from drl_cli.replay.tables import SequenceTable
 from drl_cli.types import Column, num_rows

@@ -10,9 +10,8 @@ from images import ImageSteps, image_spec
 from drl_cli.replay.base import Load
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.config import PrioritizedConfig, UniformConfig
-from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
-from drl_cli.replay.frames import make_codec, make_stackings
+from drl_cli.replay.frames import FrameBuilder, make_codec, make_stackings
 from drl_cli.types import Column, transition_schema
 
 GAMMA, LENGTH, NUM_ENVS = 0.9, 4, 3

@@ -13,7 +13,7 @@ from walks import check_states
 
 import drl_cli.algos.value
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.replay.sequences import mix
+from drl_cli.replay.builders import mix
 from drl_cli.runtime.place.handles import get
 
 SHAPE = (4, 4, 1)  # seq_len, burn_in, overlap

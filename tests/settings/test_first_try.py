@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import make_config
 
-from drl_cli.data.limit import time_limit
+from drl_cli.data.open import time_limit
 from drl_cli.envs.trees import space_to_json
 from drl_cli.runs.implied import follows
 from drl_cli.runtime.roles.exploration import exponents

@@ -8,9 +8,8 @@ from images import ImageSteps, image_spec
 
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.config import FifoConfig, PrioritizedConfig, SequencesConfig, UniformConfig
-from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
-from drl_cli.replay.frames import make_codec, make_stackings
+from drl_cli.replay.frames import FrameBuilder, make_codec, make_stackings
 from drl_cli.types import Column, transition_schema
 
 OPTIONS = ("max", 0.6, 0.4, 1e-6, 0.1)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import drl_cli.api as drl
 from drl_cli.algos.epochs import Epochs, Minibatches
 from drl_cli.api import torch
-from drl_cli.replay.stacks import unjoined
+from drl_cli.replay.frames import unjoined
 
 ACTIONS = ("discrete",)
 TABLES = ("fifo-once",)

@@ -12,7 +12,7 @@ import numpy as np
 
 from drl_cli.errors import CheckpointError
 from drl_cli.replay.base import Table
-from drl_cli.replay.snapshot import Snapshot, rows_per_chunk
+from drl_cli.replay.store import Snapshot, rows_per_chunk
 from drl_cli.runtime.files.checkpoint import read_arrays, read_manifest, write_arrays
 from drl_cli.types import Columns, State, nested, within
 from drl_cli.utils.clock import now

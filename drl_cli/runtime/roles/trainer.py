@@ -13,8 +13,7 @@ from drl_cli.algos.context import AlgoContext
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused, memory_problem
 from drl_cli.optim.group import PeerLost
 from drl_cli.optim.modules import load_tensors, misfit
-from drl_cli.replay.frames import UNIQUE, Stacking
-from drl_cli.replay.stacks import FrameBatch, Stacks
+from drl_cli.replay.frames import UNIQUE, FrameBatch, Stacking, Stacks
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.place.usage import OwnUse

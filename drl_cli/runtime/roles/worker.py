@@ -19,8 +19,7 @@ from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
 from drl_cli.errors import EnvironmentFailed
 from drl_cli.replay.builders import Builder, EpisodeBuilder
-from drl_cli.replay.frame_builder import FrameBuilder
-from drl_cli.replay.frames import make_codec
+from drl_cli.replay.frames import FrameBuilder, make_codec
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams, Told
 from drl_cli.runtime.place.usage import OwnUse

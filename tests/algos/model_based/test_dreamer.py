@@ -12,7 +12,7 @@ from dreamer_reference import Reference
 from drl_cli.algos.base import Counts
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.model_based import dreamer
-from drl_cli.algos.policy import random_actions
+from drl_cli.algos.torch_policy import random_actions
 from drl_cli.errors import Refused
 from drl_cli.losses.symlog import symexp_bins
 from drl_cli.optim.optimizer_config import OptimizerConfig

@@ -6,13 +6,12 @@ from learners import BURN_IN, VECTOR, Learner, Plain, taken, target_encoder
 from torch.nn import functional
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.steps import n_step_sequences
+from drl_cli.algos.rollout import n_step_sequences
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.errors import Refused
 from drl_cli.losses import value
-from drl_cli.replay.builders import NStepBuilder
-from drl_cli.replay.sequences import SequenceBuilder
+from drl_cli.replay.builders import NStepBuilder, SequenceBuilder
 from drl_cli.testing.case import tensors
 
 N_STEP, EPS = 3, 1e-2

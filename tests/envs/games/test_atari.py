@@ -12,9 +12,8 @@ from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.config import UniformConfig
-from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
-from drl_cli.replay.frames import make_codec, make_stackings
+from drl_cli.replay.frames import FrameBuilder, make_codec, make_stackings
 from drl_cli.types import FrameStack, transition_schema
 
 ale_py = pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")

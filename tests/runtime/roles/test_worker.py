@@ -6,9 +6,8 @@ import pytest
 from graphs import COUNTER, TINY, inserted, make_config, workers
 
 from drl_cli.envs.make import read_spec
-from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
-from drl_cli.replay.frame_builder import FrameBuilder
-from drl_cli.replay.sequences import SequenceBuilder
+from drl_cli.replay.builders import NStepBuilder, RolloutBuilder, SequenceBuilder
+from drl_cli.replay.frames import FrameBuilder
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles import worker as worker_module

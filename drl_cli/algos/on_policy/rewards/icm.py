@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from drl_cli.algos.base import Batch
+from drl_cli.algos.context import RewardConfig
 from drl_cli.algos.on_policy.rewards.features import Features, mlp
-from drl_cli.algos.reward_config import RewardConfig
 from drl_cli.algos.reward_stream import Reward
 from drl_cli.losses.policy import one_hot
 from drl_cli.networks.config import NetworkConfig

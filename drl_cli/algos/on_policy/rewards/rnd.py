@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 from drl_cli.algos.base import Batch
+from drl_cli.algos.context import RewardConfig
 from drl_cli.algos.on_policy.rewards.features import Features, mlp
-from drl_cli.algos.reward_config import RewardConfig
 from drl_cli.algos.reward_stream import Reward
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import ProcessGroup
