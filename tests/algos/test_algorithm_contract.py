@@ -96,43 +96,6 @@ def test_priorities_of_a_policy_or_an_error(case, rows):
     assert (priorities >= 0).all()
 
 
-def test_exploration_values_fit_the_policy(case):
-    algorithm, policy, obs = case.algorithm(), case.policy(), case.obs(50)
-    greedy = policy.greedy(obs)
-    for env_steps in (0, 1000, 10**9):
-        values = algorithm.exploration(env_steps)
-        assert all(isinstance(name, str) and np.isfinite(value) for name, value in values.items())
-        assert values == algorithm.exploration(env_steps)
-        policy.explore(values)
-        assert policy.act(obs)["action"].shape == (50, *case.spec.action.column.shape)
-        assert np.array_equal(policy.greedy(obs), greedy)
-
-
-def test_random_covers_the_action_space(case):
-    action = case.policy().random(case.obs(2000))["action"]
-    if case.spec.action.kind == "box":
-        assert action.min() < -0.95
-        assert action.max() > 0.95
-        assert np.abs(action.mean(0)).max() < 0.1
-    else:
-        for one, num in zip(action.reshape(2000, -1).T, case.spec.action.choices, strict=True):
-            assert np.bincount(one, minlength=num).min() > 350
-
-
-def test_images_are_scaled(case):
-    """uint8 observations, as replay holds them, count as values in [0, 1]."""
-    batch, images = case.batch(), np.random.default_rng(1).integers(256, size=(2, 16, 3, 2)).astype(np.uint8)
-    scaled, params = images.astype(np.float32) * np.float32(1 / 255), []
-    for obs, next_obs in (images, scaled):
-        algorithm = case.algorithm()
-        algorithm.learn(batch | {"obs": torch.from_numpy(obs), "next_obs": torch.from_numpy(next_obs)}, Counts())
-        params.append(algorithm.policy_params())
-    np.testing.assert_array_equal(*params)
-    np.testing.assert_array_equal(case.policy().greedy(images[0]), case.policy().greedy(scaled[0]))
-    with np.testing.assert_raises(AssertionError):
-        np.testing.assert_array_equal(params[0], case.algorithm().policy_params())
-
-
 def read_by(case):
     """The column of numbers that every loss of the algorithm reads."""
     return "obs" if case.config.name == "bc" else "reward"

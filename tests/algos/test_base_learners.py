@@ -7,8 +7,6 @@ from nets import layers
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.algos.rollout import per_sequence, steps
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.params import Params
 
 
@@ -65,50 +63,6 @@ def test_dropout_masks_cover_all_rows_of_a_head_and_reach_it(name, times):
     assert bias.any()
     assert not any(layer.any() for layer in hidden)
     assert make(name, "discrete")[0].masks("online", 8) == ()
-
-
-class Halves(ProcessGroup):
-    """One of two trainers; the other trainer has zeros, so the mean is half of the value."""
-
-    def mean_(self, tensor):
-        tensor.div_(2)
-
-
-@pytest.mark.parametrize(("group", "share"), [(ProcessGroup(), 1.0), (Halves(0, 2), 2.0)])
-@pytest.mark.parametrize("is_weighted", [False, True])
-def test_only_valid_steps_of_sequences_count(group, share, is_weighted):
-    learner = Learner("dqn", "discrete", *LOOKS["memory"])
-    learner.context = dataclasses.replace(learner.context, group=group)
-    algorithm = learner.algorithm()
-    batch = learner.batch(algorithm)
-    if is_weighted:
-        batch["weight"] = torch.linspace(0.5, 1.0, 8)
-    real = batch["valid"][:, 2:].float().flatten()
-    weight = real * batch["weight"].repeat_interleave(4) if is_weighted else real
-    rows = steps(batch, algorithm.context)
-    torch.testing.assert_close(rows["valid_weight"], share * real / real.mean())
-    torch.testing.assert_close(rows["weight"], share * weight / real.mean())
-    assert torch.equal(rows["reward"], batch["reward"][:, 2:].flatten())
-    values = torch.arange(32.0)
-    assert torch.equal(per_sequence(values, batch), values.view(8, 4))
-    plain, other = make("dqn", "discrete")
-    batch = other.batch(plain)
-    assert per_sequence(values, batch) is values
-    assert steps(batch, plain.context) == batch
-    assert steps(batch, plain.context) is not batch
-
-
-def test_an_update_is_undone_if_the_loss_is_not_finite():
-    learner = Learner("dqn", "discrete", *LOOKS["image"])
-    learner.context = dataclasses.replace(learner.context, skips=True)
-    algorithm = learner.algorithm()
-    batch, before = learner.batch(algorithm), algorithm.params.flat.clone()
-    update = algorithm.learn(batch | {"reward": torch.full((8,), torch.nan)}, Counts())
-    assert (update.steps, update.skipped) == (0, 1)
-    assert torch.equal(algorithm.params.flat, before)
-    assert algorithm.learn(batch, Counts()).steps == 1
-    for part, where in algorithm.params.slices.items():
-        assert not torch.equal(algorithm.params[part].flat, before[where])
 
 
 def test_a_target_is_a_copy_with_its_own_encoder():

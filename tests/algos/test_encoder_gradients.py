@@ -96,34 +96,6 @@ def test_sac(obs, memory, weighted):
 
 
 @SEEN
-@pytest.mark.parametrize("weighted", [False, True])
-def test_td3(obs, memory, weighted):
-    """The encoder learns from the critics alone; the actor learns with the critics after their step."""
-    learner = Learner("td3", "box", obs, memory, target_noise=0.6, noise_clip=0.5, lr=1e-2)
-    algorithm = learner.algorithm()
-    differ(algorithm)
-    batch = learner.batch(algorithm) | ({"weight": torch.linspace(0.2, 1.0, 8)} if weighted else {})
-    modules, slow = algorithm.params.modules, {n: t.module for n, t in algorithm.params.targets.items()}
-    plain = Plain(algorithm.encoder, actor=modules["actor"], critic=modules["critic"])
-    target = Plain(target_encoder(algorithm), actor=slow["actor"], critic=slow["critic"])
-    features, _, rows, real = seen(plain, batch, learner.context.burn_in)
-    noise = noise_of(algorithm, real, 2)
-    with torch.no_grad():
-        next_features = seen(target, batch, learner.context.burn_in)[1]
-        next_action = target.head("actor", next_features)[0].tanh() + (0.6 * noise).clamp(-0.5, 0.5)
-        next_q = rated(target, next_features, next_action.clamp(-1, 1)).amin(0)
-        y = rows["reward"] + rows["discount"] * next_q
-    error = rated(plain, features, rows["action"]) - y
-    (rows.get("weight", torch.ones(len(y))) * error.square()).mean(-1).sum().backward()
-    priorities = algorithm.learn(batch, Counts()).priorities.flatten()[real]
-    torch.testing.assert_close(priorities, error.detach().abs().mean(0), rtol=1e-3, atol=1e-5)
-    check(algorithm, plain, ("critic", *algorithm.encoder.parts))
-    after, features = Plain(algorithm.encoder, critic=modules["critic"]), features.detach()
-    (-rated(after, features, plain.head("actor", features)[0].tanh())[0].mean()).backward()
-    check(algorithm, plain, ("actor",))
-
-
-@SEEN
 @pytest.mark.parametrize("kind", ["box", "discrete", "multidiscrete"])
 def test_ppo(obs, memory, kind):
     """Actor and critic both teach the encoder."""

@@ -85,20 +85,6 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
     assert columns.keys() == ({"state"} if learner.has_memory else set())
 
 
-@pytest.mark.parametrize("kind", ["box", "discrete", "multidiscrete"])
-def test_ppos_own_policy_has_ratio_1(kind, look):
-    """The trainer's chunks, encoder and memory reproduce the log-probabilities that the policy recorded."""
-    learner = Learner("ppo", kind, *look, epochs=1, minibatch_size=1000, seq_len=4)
-    algorithm = learner.algorithm()
-    algorithm.nets.actor.on(algorithm.nets.actor.flat.data).init(
-        "uniform", torch.Generator().manual_seed(3)
-    )  # a last layer of full size
-    update = algorithm.learn(learner.batch(algorithm), Counts())
-    assert update.steps == 1
-    assert abs(float(update.metrics["approx_kl"])) < 1e-6
-    assert float(update.metrics["clip_fraction"]) == 0.0
-
-
 def masked(name, kind, obs=None, **options):
     size = {"discrete": 4, "multidiscrete": 7}[kind]
     parts = {"obs": Column((4,), "float32")} if obs is None else obs

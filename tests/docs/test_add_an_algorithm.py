@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from choices import some
-from graphs import check_resumed_run, make_config, weights
+from graphs import make_config, weights
 from pages import blocks
 
 from drl_cli import api as drl
@@ -256,12 +255,6 @@ def test_an_algorithm_that_does_not_learn_is_found(folder):
         check_learning("my_td3", "algo.lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", updates=60)
 
 
-@pytest.mark.slow
-def test_dropout_is_allowed_with_one_trainer(folder):
-    change(folder, (ACTOR, f"nn.Sequential({ACTOR}, nn.Dropout(0.0))"))
-    check_algorithm("my_td3", *TINY)
-
-
 def test_the_api_imports_torch_only_when_it_is_needed():
     code = "import sys, drl_cli.api; assert not {'torch', 'gymnasium', 'ray', 'hydra'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -292,13 +285,6 @@ def test_a_wrong_option_is_answered_without_an_import_of_torch(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", some(["single", "sync"], "sync"))
-def test_a_resumed_run_equals_an_uninterrupted_run(folder, run_graph, mode):
-    args = ("env=Pendulum-v1", "algo=my_td3", f"mode={mode}", "worker.num=2" if mode == "sync" else "worker.num=1")
-    check_resumed_run(run_graph, *args)
-
-
-@pytest.mark.slow
 def test_bf16_and_skip_work_without_code_in_the_algorithm(folder, run_graph):
     args = ("env=Pendulum-v1", "algo=my_td3", "mode=single", "total_env_steps=256", "network.hidden=[64,64]")
     plain, rounded, skips = (
@@ -306,12 +292,6 @@ def test_bf16_and_skip_work_without_code_in_the_algorithm(folder, run_graph):
     )
     assert plain == skips
     assert plain != rounded
-
-
-def test_a_wrong_option_is_an_error_with_a_suggestion(folder, drl_here):
-    done = drl_here("train", "env=Pendulum-v1", "algo=my_td3", "algo.lrr=1")
-    assert done.returncode == 2
-    assert done.stderr.strip() == "error: algo.lrr: my_td3 has no option 'lrr'. Did you mean algo.lr?"
 
 
 REFUSALS = {
@@ -341,13 +321,6 @@ def test_an_algorithm_that_cannot_run_is_refused_before_the_start(folder, what):
     config = make_config("env=Pendulum-v1", "algo=my_td3", *args)
     with pytest.raises(UsageError, match=says):
         preflight(config)
-
-
-def test_preflight_keeps_the_state_of_torchs_generator(folder):
-    torch.manual_seed(3)
-    expected = torch.get_rng_state()
-    preflight(make_config(*TINY, "algo=my_td3"))
-    assert torch.equal(torch.get_rng_state(), expected)
 
 
 @pytest.mark.slow

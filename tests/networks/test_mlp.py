@@ -34,25 +34,6 @@ def make_normed(**kwargs):
     return mlp
 
 
-def make_masks(mlp, rows, rate=0.3):
-    size = mlp.ensemble * sum(shape[1] for shape in mlp.shapes[: -2 : mlp.tensors_per_layer])
-    return mlp.masks(torch.rand(rows, size, generator=torch.Generator().manual_seed(5)), rate)
-
-
-def autograd_forward(params, x, activation, layer_norm=False, masks=()):
-    """The same network from torch.nn's own pieces; masks `[B, width]` of each hidden layer."""
-    step = 4 if layer_norm else 2
-    for i in range(0, len(params), step):
-        x = torch.nn.functional.linear(x, params[i].t(), params[i + 1])
-        if i < len(params) - 2:
-            if layer_norm:
-                x = torch.nn.functional.layer_norm(x, x.shape[1:], params[i + 2], params[i + 3])
-            x = getattr(torch.nn.functional, activation)(x)
-            if masks:
-                x = x * masks[i // step]
-    return x
-
-
 def test_shapes():
     assert mlp_shapes(3, (5, 4), 2) == [(3, 5), (5,), (5, 4), (4,), (4, 2), (2,)]
     assert mlp_shapes(3, (), 2) == mlp_shapes(3, (), 2, layer_norm=True) == [(3, 2), (2,)]
@@ -94,34 +75,6 @@ def test_numpy_equals_torch(activation, hidden, layer_norm):
     assert out.dtype == np.float32
     np.testing.assert_allclose(out, mlp.forward(torch.from_numpy(x))[0][0].numpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(x, kept)
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("layer_norm", [False, True])
-@pytest.mark.parametrize(
-    ("hidden", "ensemble", "drops"), [((8, 6), 2, False), ((8, 6), 2, True), ((8,), 1, True), ((), 3, False)]
-)
-def test_gradients_equal_autograd(float64, activation, layer_norm, hidden, ensemble, drops):
-    build_it = make_normed if layer_norm else make
-    mlp = build_it(inputs=4, hidden=hidden, activation=activation, ensemble=ensemble)
-    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    d_out = torch.randn(ensemble, 9, 2, generator=torch.Generator().manual_seed(2))
-    masks = make_masks(mlp, 9) if drops else ()
-    twin = [[p.clone().requires_grad_() for p in network] for network in mlp.networks]
-    pairs = enumerate(twin)
-    reference = torch.stack(
-        [autograd_forward(params, x, activation, layer_norm, [mask[n] for mask in masks]) for n, params in pairs]
-    )
-    (reference * d_out).sum().backward()
-    with torch.no_grad():
-        out, trace = mlp.forward(x, masks)
-        torch.testing.assert_close(out, reference)
-        torch.testing.assert_close(mlp.backward(trace, d_out, None, to_inputs=True), x.grad)
-        grad, again = torch.full((2, len(mlp.flat)), 7.0)
-        assert mlp.backward(trace, d_out, grad, to_inputs=False) is None
-        torch.testing.assert_close(mlp.backward(trace, d_out, again, to_inputs=True), x.grad)
-        assert torch.equal(again, grad)
-    torch.testing.assert_close(grad, torch.cat([param.grad.flatten() for params in twin for param in params]))
 
 
 def test_dropout_masks_leave_out_a_share_and_keep_the_mean():

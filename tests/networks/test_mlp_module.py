@@ -146,22 +146,6 @@ def test_a_step_the_target_and_the_policy_of_normalised_weights(kind):
     torch.testing.assert_close(length, torch.ones_like(length), rtol=0.05, atol=0.0)
 
 
-def test_a_loss_may_use_the_module_twice():
-    mlp, one, two = make(), torch.randn(4, 3), torch.randn(6, 3)
-    loss = mlp(one).square().sum() + (mlp(two) * mlp(one).sum()).sum()
-    expected = reference(mlp, one).square().sum() + (reference(mlp, two) * reference(mlp, one).sum()).sum()
-    (ours,), (theirs,) = (torch.autograd.grad(each, [mlp.flat]) for each in (loss, expected))
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_the_two_networks_of_an_ensemble_begin_differently_and_follow_torchs_seed():
-    one, same, other = make(ensemble=2), make(ensemble=2), MLP(3, 2, NetworkConfig(activation="tanh", **SIZES), 2)
-    assert torch.equal(one.flat, same.flat)
-    assert not torch.equal(one.flat, other.flat)
-    first, second = one.flat.detach().split(len(one.flat) // 2)
-    assert not torch.equal(first, second)
-
-
 def test_params_adopt_the_module_and_its_networks_follow():
     mlp, x = make(), torch.randn(4, 3)
     mlp(x)

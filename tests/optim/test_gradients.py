@@ -164,15 +164,6 @@ def test_frozen_networks_follow_every_step_and_the_state():
     assert not any(parameter.requires_grad for parameter in frozen.parameters())
 
 
-def test_a_frozen_networks_old_graph_raises_after_a_step():
-    agent = Agent()
-    agent.learn(1)
-    loss = agent.params.frozen("critic")(batch()["obs"], agent.actor(batch()["obs"])).sum()
-    agent.optimizer.minimize(agent.critic(batch()["obs"], batch()["action"]).sum(), "critic")
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        agent.optimizer.minimize(loss, "actor")
-
-
 def test_unknown_parts_are_named():
     with pytest.raises(LookupError, match="no part 'critc'; the parts are actor, critic, log_alpha"):
         Agent(parts=("critc",))

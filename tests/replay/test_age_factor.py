@@ -14,18 +14,6 @@ LOAD = Load(1000, 8, 8, 8, is_async=False, versions_per_batch=1)
 FADED = CONFIGS["prioritized-faded"]
 
 
-def test_old_rows_are_drawn_less_often_and_new_rows_get_the_largest_priority_without_its_factor():
-    table = replace(FADED, age_factor=0.5, uniform_mix=0.0).make_table(SCHEMA, np.random.default_rng(0), 9)
-    source = Source("prioritized")
-    for _ in range(12):  # 60 rows in 40 slots
-        table.insert(*source.block(5))
-    drawn = table.sample(100, 400, 0)
-    share = np.bincount(59 - drawn.columns["id"].ravel(), minlength=40) / 40_000
-    expected = np.maximum(0.5 ** np.arange(40.0), 0.1)
-    assert share == pytest.approx(expected / expected.sum(), rel=0.1)
-    assert set(table.sampler.tree.values.tolist()) == {1.0}
-
-
 def test_importance_weights_have_the_faded_probabilities():
     table = replace(FADED, alpha=1.0, beta=1.0, uniform_mix=0.25).make_table(SCHEMA, np.random.default_rng(0), 9)
     table.insert(*Source("prioritized").block(30))

@@ -61,38 +61,6 @@ def as_tuples(rows):
 
 # Rewards 1 2 3 4 | 5 6 ; the first episode (4 steps) terminates, the second (2 steps) is truncated; gamma 0.5.
 # Columns: obs, reward, next_obs, discount, terminated, truncated.
-EXAMPLES = {
-    1: [
-        *[(0, 1.0, 0.5, 0.5, False, False), (1, 2.0, 1.5, 0.5, False, False), (2, 3.0, 2.5, 0.5, False, False)],
-        *[(3, 4.0, 3.5, 0.0, True, False), (4, 5.0, 4.5, 0.5, False, False), (5, 6.0, 5.5, 0.5, False, True)],
-    ],
-    3: [
-        (0, 2.75, 2.5, 0.125, False, False),  # 1 + 2/2 + 3/4
-        (1, 4.5, 3.5, 0.0, True, False),  # 2 + 3/2 + 4/4
-        (2, 5.0, 3.5, 0.0, True, False),  # 3 + 4/2
-        (3, 4.0, 3.5, 0.0, True, False),
-        (4, 8.0, 5.5, 0.25, False, True),  # 5 + 6/2
-        (5, 6.0, 5.5, 0.5, False, True),
-    ],
-    5: [
-        (0, 3.25, 3.5, 0.0, True, False),  # 1 + 2/2 + 3/4 + 4/8
-        *[(1, 4.5, 3.5, 0.0, True, False), (2, 5.0, 3.5, 0.0, True, False), (3, 4.0, 3.5, 0.0, True, False)],
-        *[(4, 8.0, 5.5, 0.25, False, True), (5, 6.0, 5.5, 0.5, False, True)],
-    ],
-}
-
-
-@pytest.mark.parametrize("n", EXAMPLES)
-@pytest.mark.parametrize("block", [1, 2, 5, 6])
-def test_worked_examples(n, block):
-    ends = [RUNNING, RUNNING, RUNNING, TERMINATED, RUNNING, TRUNCATED]
-    builder, rows = NStepBuilder(n, 0.5), []
-    for time, end in enumerate(ends):
-        builder.append(make_step(time, [end], [time + 1]))
-        if (time + 1) % block == 0 or time == 5:
-            rows += as_tuples(builder.take())
-    assert rows == EXAMPLES[n]
-    assert builder.open_rows == 0
 
 
 @settings(deadline=None, max_examples=80)

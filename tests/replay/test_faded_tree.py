@@ -1,11 +1,10 @@
-import math
 import time
 
 import numpy as np
 import pytest
 from frequencies import check_frequencies
 
-from drl_cli.replay.samplers import FLOOR, FadedTree, SumTree, faded_tree_bytes
+from drl_cli.replay.samplers import FadedTree, SumTree, faded_tree_bytes
 from drl_cli.replay.store import RingStore
 from drl_cli.types import Column
 
@@ -65,14 +64,6 @@ def test_draws_are_in_proportion_to_the_faded_values(capacity, inserts, age_fact
     check_frequencies(slots, expected / expected.sum())
 
 
-def test_a_factor_that_falls_below_the_floor_stays_there():
-    tree, _ = grown(300, 0.97, 300)
-    share = tree.take(np.arange(300)) / tree.values
-    first_at_floor = math.ceil(math.log(0.1) / math.log(0.97))  # 76
-    assert share[::-1][: first_at_floor + 1] == pytest.approx([*(0.97 ** np.arange(first_at_floor)), FLOOR])
-    assert share[: 300 - first_at_floor] == pytest.approx(FLOOR)
-
-
 @pytest.mark.parametrize("end", ["first", "last"])
 def test_the_ends_of_the_masses_find_rows_of_the_table(end):
     for seed in range(50):
@@ -81,16 +72,6 @@ def test_the_ends_of_the_masses_find_rows_of_the_table(end):
         slots = tree.find(mass)
         assert (slots >= 0).all()
         assert (slots < len(tree.store)).all()
-
-
-def test_draws_follow_every_insert_and_every_value():
-    tree, _ = grown(40, 0.5, 40)
-    for _ in range(45):
-        slots = tree.store.insert({"x": np.zeros(1, np.float32)})
-        tree.set(slots, 1e9)
-        assert tree.find(np.array([0.9 * tree.total])).tolist() == slots.tolist()
-        tree.set(slots, 1e-9)
-        assert tree.find(np.array([0.9 * tree.total])).tolist() != slots.tolist()
 
 
 def test_a_draw_from_a_large_table_is_fast():

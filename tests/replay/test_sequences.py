@@ -1,11 +1,8 @@
-import sys
 from dataclasses import replace
 
-import gymnasium
 import numpy as np
 import pytest
-from counting import check_counter_sequences, check_tree
-from gymnasium.spaces import Box, Dict
+from counting import check_counter_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import ImageSteps, image_spec
@@ -19,7 +16,7 @@ from drl_cli.replay.builders import NStepBuilder, SequenceBuilder, mix, sequence
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import FrameBuilder, make_codec, make_stackings
 from drl_cli.replay.store import RingStore
-from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack, num_rows, transition_schema
+from drl_cli.types import ActionSpec, Column, EnvSpec, num_rows, transition_schema
 
 EXTRA = {"log_prob": Column((), "float32"), "state": Column((2,), "float32")}
 
@@ -165,81 +162,6 @@ def test_one_bad_priority_makes_a_sequence_nan(bad):
     mixed = mix(np.array([[1.0, 2.0, bad], [1.0, bad, 9.0]]), mask, 0.9)
     assert mixed[0] == pytest.approx(0.9 * 2 + 0.1 * 1.5)
     assert np.isnan(mixed[1])
-
-
-TREE = EnvConfig("tree", "drl_cli.envs.probes:Tree-v0", {}, None, 1.0, "auto", False, False)
-
-
-def make_rows(spec, builder, table, num_steps, block_steps):
-    envs, action = EnvBatch(TREE, spec, [1, 2, 3]), np.zeros((3, spec.action.size), np.float32)
-    for step in range(1, num_steps + 1):
-        obs = types.map_parts(np.copy, envs.obs)
-        builder.append({**types.flat_columns("obs", obs), "action": action, **envs.step(action).columns()})
-        if step % block_steps == 0:
-            block = builder.take()
-            table.insert(block, np.zeros(types.num_rows({"r": block["reward"]}), np.int64))
-    return table.contents()
-
-
-class Beside(gymnasium.ObservationWrapper):
-    """Adds a vector to image observations."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        self.observation_space = Dict(image=env.observation_space, vector=Box(-1.0, 1.0, (3,), np.float32))
-
-    def observation(self, image):
-        return {"image": image, "vector": np.zeros(3, np.float32)}
-
-
-@pytest.mark.parametrize(
-    ("probe", "wrappers", "stack", "per_episode"),
-    [
-        ("Frames", (f"{__name__}:Beside",), FrameStack(-1, 4), 1),  # each step brings one frame, each reset one more
-        ("Both", (), FrameStack(-1, 1), 0),  # what is seen after the only step is what was seen before it
-    ],
-)
-def test_a_transition_of_image_and_vector_takes_one_frame(probe, wrappers, stack, per_episode):
-    config = replace(TREE, id=f"drl_cli.envs.probes:{probe}-v0", wrappers=wrappers)
-    spec, steps, num_envs = read_spec(config), 250, 4
-    schema, stackings, replay = (
-        types.transition_schema(spec),
-        make_stackings(spec),
-        replace(CONFIGS["uniform"], capacity=800),
-    )
-    assert spec.frame_stacks == {"image": stack}
-    references = reference_schema(schema, stackings)
-    table = FrameTable(replay.make_table(references, np.random.default_rng(0), 0), stackings, make_codec("none"))
-    builder = FrameBuilder(NStepBuilder(1, 0.9), stackings, make_codec("none"), 0, 0, 0)
-    envs, action = EnvBatch(config, spec, range(num_envs)), np.zeros(num_envs, np.int64)
-    for step in range(1, steps + 1):
-        obs = types.map_parts(np.copy, envs.obs)
-        builder.append({**types.flat_columns("obs", obs), "action": action, **envs.step(action).columns()})
-        if step % 10 == 0:
-            table.insert(builder.take(), np.zeros(10 * num_envs, np.int64))
-    ended = table.store.columns["terminated"] | table.store.columns["truncated"]
-    oldest = num_envs * stack.k  # of each environment's oldest row, which shares its first frames with none before it
-    frames, size = len(table) + per_episode * (ended.sum() + oldest), 84 * 84 * 4 // stack.k
-    assert len(table) == 800
-    assert table.nbytes == table.table.nbytes + frames * (size + sys.getsizeof(b""))
-    assert table.table.nbytes == replay.table_bytes(references)
-    assert table.nbytes / 800 < 1.08 * size
-    assert size < table.row_nbytes < 1.02 * size
-
-
-@pytest.mark.parametrize("framed", [True, False])
-def test_sequences(framed):
-    spec, config = read_spec(TREE), replace(CONFIGS["sequences"], capacity=400, seq_len=4, burn_in=2, overlap=1)
-    schema, stackings = types.transition_schema(spec), make_stackings(spec) if framed else {}
-    table = config.make_table(reference_schema(schema, stackings), np.random.default_rng(0), 9)
-    builder = SequenceBuilder(4, 2, 1, 0.99)
-    if framed:
-        builder = FrameBuilder(builder, stackings, make_codec("lz4"), 0, 0, 6)
-        table = FrameTable(table, stackings, make_codec("lz4"))
-    rows = make_rows(spec, builder, table, 100, 9)
-    check_counter_sequences(check_tree(rows, rows["valid"]), 3, 99, 4, 2, 1)
-    for path in types.leaves(spec.obs):
-        assert not rows[f"obs.{path}"][~rows["valid"]].any()
 
 
 SPECS = image_spec(-1, 3), image_spec(0, 2, (5, 4)), image_spec(-1, 1, (2, 2))

@@ -11,7 +11,6 @@ from frequencies import check_frequencies
 import drl_cli
 from drl_cli.replay.builders import mix
 from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, SequencesConfig, UniformConfig
-from drl_cli.replay.store import RandomStore, RingStore
 from drl_cli.replay.tables import SequenceTable
 from drl_cli.types import Column, num_rows
 
@@ -101,15 +100,6 @@ def test_a_million_draws_and_their_weights_after_a_long_history(remover, initial
     for ids, weights, b in zip(drawn.columns["id"].tolist(), drawn.columns["weight"], beta, strict=True):
         wanted = np.array([(777 * expected[position[id]]) ** -b for id in ids])
         np.testing.assert_allclose(weights, wanted / wanted.max(), rtol=1e-5)
-
-
-def test_random_removal_is_deterministic():
-    assert type(UNIFORM.make_table(SCHEMA, np.random.default_rng(0), 1).store) is RingStore
-    random = dataclasses.replace(PRIORITIZED, remover="random")
-    (one, _), (same, _) = (history(random, seed=3) for _ in range(2))
-    assert type(one.store) is RandomStore
-    assert np.array_equal(one.contents()["id"], same.contents()["id"])
-    assert all(map(np.array_equal, one.sampler.tree.levels, same.sampler.tree.levels))
 
 
 @pytest.mark.parametrize("remover", ["oldest", "random"])

@@ -392,14 +392,3 @@ def test_a_checkpoint_of_another_format_is_refused_by_name(copied, composed, tin
             code, (problem,) = refused(call, *args)
             assert code == CHECKPOINT
             assert problem.endswith(says)
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_it_trains_in_processes_of_its_own(drl, tiny, outside_folder, tmp_path, mode):
-    args = (*tiny, "algo=my_pkg.my_algo", "env=CartPole-v1", f"mode={mode}", "worker.num=2", f"output_dir={tmp_path}")
-    done = drl("train", *args, "debug.in_process=false", cwd=outside_folder)
-    assert done.returncode == 0, done.stderr
-    (summary,) = tmp_path.glob(f"CartPole-v1/my_pkg.my_algo-{mode}/*/summary.json")
-    assert json.loads(summary.read_text())["opt_steps"] > 0

@@ -1,15 +1,11 @@
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from continuous import make, policy_of
-from gymnasium.spaces import Box
-from learners import IMAGE, TREE, VECTOR, Learner, mapped, stacked, values
+from learners import IMAGE, TREE, mapped, stacked, values
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.envs.probes.answers import Reach
-from drl_cli.testing import check_learning
 from drl_cli.types import ActionSpec, EnvSpec, PreviousStep
 
 FAMILY = [n for n in algorithms() if load_algorithm(n).ACTIONS == ("box",) and n != "reppo"]  # it has its own file
@@ -68,25 +64,6 @@ def test_the_options_of_the_optimizer_are_those_of_the_papers():
     assert mrq.limits == {"value": 7.0}
 
 
-class Asymmetric(Reach):
-    """The probe Reach with actions from -2 to 6: the best action in [-1, 1] equals the observation."""
-
-    def __init__(self):
-        super().__init__()
-        self.action_space = Box(-2.0, 6.0, (1,), np.float32)
-
-    def reward(self, action):
-        return super().reward((action - 2) / 4)
-
-
-gymnasium.register("Asymmetric-v0", entry_point=f"{__name__}:Asymmetric")
-FAST = ("algo.lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.noise=0.3")
-
-
-def test_asymmetric_action_bounds():
-    check_learning("td3", f"env={__name__}:Asymmetric-v0", *FAST, updates=300)
-
-
 def last_step(begins):
     return PreviousStep(np.zeros((len(begins), 3)), np.zeros(len(begins), np.float32), np.array(begins))
 
@@ -119,18 +96,3 @@ def test_exploration_is_the_greedy_action_and_noise_and_goes_on_from_a_state(nam
     first, second = (0.3 * rng.standard_normal((4, 3), np.float32) for _ in range(2))
     noise = second if kind == "gaussian" else 0.85 * first + second
     np.testing.assert_allclose(acted, np.clip(policy.greedy(obs) + noise, -1, 1), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", DETERMINISTIC)
-def test_a_policy_with_a_memory_makes_one_step_per_action(name):
-    """The column `state` has the recurrent states before the step."""
-    learner = Learner(name, "box", VECTOR, "lstm", noise=0.2)
-    algorithm = learner.algorithm()
-    acting, other = learner.policy(algorithm, 0), learner.policy(algorithm, 0)
-    obs, begins = learner.obs(3, np.random.default_rng(0)), last_step([True] * 3)
-    first, second = (acting.act(obs, last_step([i == 0] * 3)) for i in range(2))
-    assert not first["state"].any()
-    greedy = other.greedy(obs, begins)
-    np.testing.assert_array_equal(second["state"], other.encoder.states)
-    noise = 0.2 * np.random.default_rng(0).standard_normal((3, 2), np.float32)
-    np.testing.assert_allclose(first["action"], np.clip(greedy + noise, -1, 1), rtol=1e-5, atol=1e-6)

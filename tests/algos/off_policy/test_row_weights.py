@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from learners import CASES, CPU, LENGTH, VECTOR, Learner, mapped, networks
+from learners import CASES, LENGTH, VECTOR, Learner, mapped, networks
 
 from drl_cli.algos.base import Counts
 from drl_cli.api import Context
@@ -37,27 +37,6 @@ def assert_equal(one, two):
 
 
 @ALL
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_padding_is_not_learned_from(name, kind, memory):
-    """Other values in the padding change no gradient, no metric, and no priority of a valid step."""
-    results = []
-    for scale in (0.0, 9.0):
-        algorithm, learner = make(name, kind, memory, dropout=0.2)
-        batch, rng = learner.batch(algorithm), torch.Generator().manual_seed(3)
-        padding = ~batch["valid"]
-        for key in ("obs", "next_obs", "reward", "discount"):
-            batch[key][padding] = scale * torch.randn(batch[key][padding].shape, generator=rng)
-        batch["action"][padding] = (scale > 0) * torch.ones_like(batch["action"][padding])
-        grads, update = gradients(algorithm, batch)
-        results.append((grads, update.metrics, update.priorities[batch["valid"][:, learner.context.burn_in :]]))
-    (one, metrics, priorities), (two, others, same) = results
-    assert_equal(one, two)
-    torch.testing.assert_close(dict(metrics), dict(others), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(priorities, same, rtol=1e-4, atol=1e-5)
-    assert all(grad.any() for grad in one.values())
-
-
-@ALL
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_sequences_with_padding_equal_the_rows_that_are_valid(name, kind, is_weighted, monkeypatch):
     """Without a memory, each valid step counts as much as a transition."""
@@ -77,19 +56,6 @@ def test_sequences_with_padding_equal_the_rows_that_are_valid(name, kind, is_wei
     assert_equal(found, expected)
     torch.testing.assert_close(dict(update.metrics), dict(plain.metrics), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(update.priorities[valid], plain.priorities, rtol=1e-4, atol=1e-5)
-
-
-@ALL
-def test_weights_scale_the_critics_loss_alone(name, kind):
-    (algorithm, learner), (other, _) = make(name, kind), make(name, kind)
-    batch = learner.batch(algorithm)
-    ones, plain = gradients(algorithm, batch | {"weight": torch.ones(8)})
-    twos, double = gradients(other, batch | {"weight": torch.full((8,), 2.0)})
-    torch.testing.assert_close(twos["critic"], 2.0 * ones["critic"])
-    torch.testing.assert_close(double.metrics["critic_loss"], 2.0 * plain.metrics["critic_loss"])
-    torch.testing.assert_close(double.priorities, plain.priorities)
-    if name in ("ddpg", "d4pg", "mpo"):  # the others learn the actor after the step of the critics
-        torch.testing.assert_close(twos["actor"], ones["actor"])
 
 
 @ALL
@@ -116,14 +82,3 @@ def test_dropout_masks_reach_critics_and_target_critics(name, kind, which, monke
         assert spread > 1e-4 if which == "masks" else spread < 1e-6
     if name not in (*SOFT, *OFFLINE, "mpo"):  # these actors learn from nothing but the critics
         assert grads["actor"].any() == (which == "target_masks")
-
-
-@pytest.mark.parametrize("name", ["td3", "sac"])
-def test_a_context_that_compiles_leaves_a_memory_eager(name):
-    learner, batches = Learner(name, "box", VECTOR, "lstm"), []
-    for compiles in (False, True):
-        learner.context = dataclasses.replace(CPU, compiles=compiles, burn_in=learner.context.burn_in)
-        algorithm = learner.algorithm()
-        algorithm.learn(learner.batch(algorithm), Counts())
-        batches.append(algorithm.params.flat)
-    torch.testing.assert_close(*batches)

@@ -1,6 +1,5 @@
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
 from confs import algo_config
@@ -11,7 +10,7 @@ from torch.distributions.transforms import TanhTransform
 from torch.nn import functional
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.off_policy.sac import Algorithm, Config, Policy
+from drl_cli.algos.off_policy.sac import Algorithm, Config
 from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
@@ -119,20 +118,6 @@ def test_updates_equal_an_independent_implementation(activation, is_weighted):
         (params["log_alpha"].flat, reference.log_alpha.detach()),
     ):
         torch.testing.assert_close(own.double(), theirs, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
-def test_numpy_policy_equals_the_actor(activation):
-    algorithm = make(activation)
-    policy = Policy(CONFIG, NetworkConfig((16, 12), activation, "uniform"), SPEC, 7)
-    policy.load(algorithm.policy_params())
-    obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32) * 2
-    with torch.no_grad():
-        mean, log_std = algorithm.params.modules["actor"](torch.from_numpy(obs)).chunk(2, -1)
-    np.testing.assert_allclose(policy.greedy(obs), torch.tanh(mean), rtol=1e-5, atol=1e-5)
-    noise = np.random.default_rng(7).standard_normal((64, 3), dtype=np.float32)
-    expected = torch.tanh(mean + log_std.exp() * torch.from_numpy(noise))
-    np.testing.assert_allclose(policy.act(obs)["action"], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("target_entropy", "wanted"), [(None, -3.0), (-0.5, -0.5)])

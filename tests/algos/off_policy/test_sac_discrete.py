@@ -1,7 +1,6 @@
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 import torch
 from confs import algo_config
@@ -9,7 +8,7 @@ from q_batches import q_batch
 from torch.distributions import Categorical
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.off_policy.sac_discrete import Algorithm, Config, Policy
+from drl_cli.algos.off_policy.sac_discrete import Algorithm, Config
 from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.testing import check_algorithm
@@ -67,24 +66,6 @@ def test_the_target_entropy_counts_legal_actions():
     mask = torch.tensor([[True, True, False, False], [True, True, True, True], [False, True, False, False]])
     torch.testing.assert_close(algorithm.entropy_target(mask), 0.5 * torch.tensor([math.log(2), math.log(4), 0.0]))
     assert algorithm.entropy_target(None) == pytest.approx(0.5 * math.log(4))
-
-
-def test_the_policy_draws_by_the_softmax_of_its_logits():
-    algorithm, obs = make(), np.zeros((40_000, 5), np.float32)
-    policy = Policy(algorithm.config, NETWORK, SPEC, 0)
-    policy.load(algorithm.policy_params())
-    with torch.no_grad():
-        expected = torch.softmax(algorithm.params.modules["actor"](torch.zeros(1, 5))[0], -1)
-    np.testing.assert_allclose(np.bincount(policy.act(obs)["action"], minlength=4) / len(obs), expected, atol=0.01)
-    assert policy.greedy(obs[:1])[0] == expected.argmax()
-
-
-def test_the_target_network_moves_by_tau():
-    algorithm = make(tau=0.1)
-    target = algorithm.params.targets["critic"].flat
-    before = target.clone()
-    algorithm.learn(q_batch(), Counts())
-    torch.testing.assert_close(target, before + 0.1 * (algorithm.params["critic"].flat - before))
 
 
 @pytest.mark.slow

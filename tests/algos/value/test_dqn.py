@@ -50,16 +50,6 @@ def test_epsilon_falls_with_the_environment_steps():
     assert make(temperature=0.1).exploration(400) == {"epsilon": 0.1, "temperature": 0.1}
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
-def test_epsilon_is_the_share_of_random_actions(epsilon):
-    policy, obs = make_policy(make(), seed=3), np.zeros((20_000, 5), np.float32)
-    policy.explore({"epsilon": epsilon})
-    counts = np.bincount(policy.act(obs)["action"], minlength=4) / len(obs)
-    expected = np.full(4, epsilon / 4)
-    expected[policy.greedy(obs)[0]] += 1 - epsilon
-    np.testing.assert_allclose(counts, expected, atol=0.02 if epsilon else 0)
-
-
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
 def test_priorities_of_policy_and_trainer_are_equal(activation):
     algorithm = make(network=dataclasses.replace(NETWORK, activation=activation))
@@ -172,17 +162,6 @@ def test_gradients_equal_autograd(options):
 def test_all_options_together_keep_the_contract():
     options = ("dueling=true", "noisy=true", "soft_temperature=0.1", "munchausen=0.9", "temperature=0.1", "tau=0.1")
     check_algorithm("dqn", *(f"algo.{one}" for one in options), "network.hidden=[16,16]", "network.layer_norm=true")
-
-
-def test_streams_stay_apart():
-    algorithm = make(dueling=True, noisy=True)
-    for i in range(5):
-        algorithm.learn(q_batch(i), Counts(i))
-    for part in ("online", "sigma"):
-        weight = layers(algorithm.nets.online, algorithm.params[part].flat)[-2]
-        is_within = torch.zeros(24, 5, dtype=torch.bool)
-        is_within[:12, :1] = is_within[12:, 1:] = True
-        assert torch.equal(weight != 0, is_within)
 
 
 def test_sigma_begins_at_half_over_the_root_of_the_inputs():
