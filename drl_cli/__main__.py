@@ -5,7 +5,7 @@ import shlex
 import sys
 
 from drl_cli.errors import USAGE
-from drl_cli.settings.bare_words import command_names
+from drl_cli.settings.command_line import command_names
 from drl_cli.utils.shown import print
 
 

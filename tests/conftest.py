@@ -113,7 +113,7 @@ def alarms(monkeypatch):
 
     It ticks `alarms(count)` times; whoever sleeps hangs.
     """
-    from drl_cli.envs.hang import TICKS
+    from drl_cli.envs.faults import TICKS
 
     def tick(count):
         for _ in range(count):

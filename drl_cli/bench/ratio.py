@@ -93,7 +93,7 @@ def rates(config: Config, spec: EnvSpec) -> tuple[float, float]:
     from drl_cli.runtime.roles.normalization import numpy_program
     from drl_cli.runtime.roles.worker import Worker
     from drl_cli.runtime.trial import lone_trainer, random_batch, single_trainer
-    from drl_cli.settings.device import with_device  # slow to import, as the others
+    from drl_cli.settings.fill import with_device  # slow to import, as the others
     from drl_cli.utils.lazy import torch
 
     config, _ = with_device(config, spec)

@@ -31,7 +31,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from drl_cli.chains import native
 from drl_cli.chains.program import in_place
-from drl_cli.utils.compiling import waiting_for_compiler
+from drl_cli.utils.clock import waiting_for_compiler
 from drl_cli.utils.machine import describe_processor, library_folder
 from drl_cli.utils.torch_ops import keep_headers_in
 

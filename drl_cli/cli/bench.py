@@ -65,8 +65,7 @@ def answer(words: Sequence[str]) -> int:
     command = with_run(typed)
     from drl_cli.preflight.preflight import preflight, try_update
     from drl_cli.runtime.place.cluster import share_cores
-    from drl_cli.settings.device import with_device
-    from drl_cli.settings.fill import with_short_warm_up
+    from drl_cli.settings.fill import with_device, with_short_warm_up
 
     config, changes = with_short_warm_up(compose(command.overrides, command.config_file), command.overrides)
     share_cores("async" if options.tune else config.mode)

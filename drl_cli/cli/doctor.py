@@ -17,8 +17,7 @@ from packaging.requirements import Requirement
 from drl_cli.cli.command import option, run_command
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
 from drl_cli.utils import gpu as gpus
-from drl_cli.utils.headless import headless
-from drl_cli.utils.machine import CGROUP, free_memory, num_cores, text_of
+from drl_cli.utils.machine import CGROUP, free_memory, headless, num_cores, text_of
 from drl_cli.utils.machine import compiler as compiler_name
 from drl_cli.utils.shown import print
 from drl_cli.version import __version__

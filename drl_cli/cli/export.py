@@ -13,7 +13,7 @@ from drl_cli.deploy.trained import acting, find_step_and_config, open_step
 from drl_cli.errors import DONE, MISSING, UsageError, users_errors
 from drl_cli.runs.end_text import relative_path
 from drl_cli.runtime.config import Config
-from drl_cli.utils.headless import headless
+from drl_cli.utils.machine import headless
 from drl_cli.utils.ranges import Count
 from drl_cli.utils.shown import print, score_text
 

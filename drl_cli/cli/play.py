@@ -10,7 +10,7 @@ from drl_cli.deploy.trained import acting, acting_config, find_step_and_config, 
 from drl_cli.errors import DONE, MISSING, UsageError
 from drl_cli.runs.end_text import relative_path
 from drl_cli.runs.run import read_json
-from drl_cli.utils.headless import has_display, headless
+from drl_cli.utils.machine import has_display, headless
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
 from drl_cli.utils.shown import print, score_text

@@ -41,8 +41,7 @@ from drl_cli.sweeps.multirun import run_sweep
 from drl_cli.sweeps.search import is_search
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
-from drl_cli.utils.run_log import run_log
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, run_log
 from drl_cli.utils.spelling import other_option
 
 if TYPE_CHECKING:  # slow to import
@@ -172,20 +171,19 @@ def _prepared(
 
     The lines say what is changed to fit total_env_steps, and why device=auto is a GPU or the CPU.
     """
-    from drl_cli.preflight.data import check_identity
-    from drl_cli.preflight.environment import environment_spec
+    from drl_cli.preflight.environment import check_identity, environment_spec
     from drl_cli.preflight.pace import node_problems
     from drl_cli.preflight.preflight import preflight_with_data, try_update
     from drl_cli.runs.start_text import data_advice
     from drl_cli.runs.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
     from drl_cli.runtime.place.launch import join_cluster
-    from drl_cli.settings.device import with_device
     from drl_cli.settings.fill import (
         few_workers_line,
         fill,
         with_absolute_paths,
         with_capacity,
+        with_device,
         with_reference,
         with_short_warm_up,
         with_table,

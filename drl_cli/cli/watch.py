@@ -13,8 +13,7 @@ from drl_cli.cli.command import OUTPUT_DIR_HELP, RUN_HELP, option, run_command
 from drl_cli.errors import LOST
 from drl_cli.metrics.console import TICK_S, make_display
 from drl_cli.metrics.display import Display
-from drl_cli.metrics.status import Status
-from drl_cli.metrics.text import clock, step_text
+from drl_cli.metrics.status import Status, clock, step_text
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.find import find_run
 from drl_cli.runs.run import RUN_LOCK, read_json

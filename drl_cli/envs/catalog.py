@@ -3,17 +3,56 @@
 import importlib
 import importlib.util
 import inspect
+import logging
 import re
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
 import gymnasium
 
-from drl_cli.envs.games.names import LIBRARIES, games
-from drl_cli.envs.mujoco import without_model_warnings
+from drl_cli.envs.games import LIBRARIES, games
+
+
+@contextmanager
+def without_model_warnings(id: str) -> Iterator[None]:
+    """Ignore MuJoCo's warnings while one of the MuJoCo tasks of Gymnasium or dm_control is built.
+
+    MuJoCo warns about an old attribute in the models of cheetahs, once per environment, on stderr and in a file
+    MUJOCO_LOG.TXT. Warnings about an unstable simulation come later and are shown.
+    """
+    if id.startswith("dm_control/"):
+        log = logging.getLogger("absl")  # dm_control sends MuJoCo's warnings to this logger
+        was, log.disabled = log.disabled, True
+        try:
+            yield
+        finally:
+            log.disabled = was
+        return
+    # Gymnasium also makes an id without its version
+    versions = [spec for name, spec in gymnasium.registry.items() if id in (name, name.rpartition("-v")[0])]
+    mujoco = _import() if any("gymnasium.envs.mujoco" in str(spec.entry_point) for spec in versions) else None
+    if mujoco is None:
+        yield
+        return
+    mujoco.set_mju_user_warning(lambda text: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(None)
+
+
+def _import() -> Any:  # Any: MuJoCo has no types
+    """Return the module mujoco, or None if it is not installed, which gymnasium.make reports."""
+    try:
+        import mujoco
+    except ImportError:
+        return None
+    return mujoco
+
 
 NEEDS = {
     "box2d": ("Box2D", "gymnasium[box2d]"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault
-from drl_cli.envs.hang import Tick, no_tick
+from drl_cli.envs.faults import Tick, no_tick
 from drl_cli.envs.make import build
 from drl_cli.types import Array
 from drl_cli.utils.outside import raised

@@ -162,7 +162,7 @@ class Console:
 def make_display(kind: Kind, out: TextIO, period_s: float) -> Display:
     """Create a display. For `auto`, this is the panel on a terminal, and plain lines elsewhere."""
     if kind == "auto" and is_terminal(out):
-        from drl_cli.metrics.live import Live  # imported here because only Live needs rich
+        from drl_cli.metrics.panel import Live  # imported here because only Live needs rich
 
         return Live(out)
     return {"json": Json, "quiet": Display}.get(kind, Plain)(out, period_s)

@@ -1,4 +1,4 @@
-"""Displays of a run: plain lines, JSON lines or nothing. The panel is in live.py."""
+"""Displays of a run: plain lines, JSON lines or nothing. The panel is in panel.py."""
 
 import dataclasses
 import json
@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
-from drl_cli.metrics.status import Status, finite
-from drl_cli.metrics.text import clock, evaluation_line, report_line
+from drl_cli.metrics.status import Status, clock, evaluation_line, finite, report_line
 from drl_cli.utils.shown import print
 
 log = logging.getLogger(__name__)

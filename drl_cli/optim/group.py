@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from drl_cli.chains import recording
-from drl_cli.utils import addresses
+from drl_cli.utils import machine
 from drl_cli.utils.lazy import Tensor, torch
 
 
@@ -33,7 +33,7 @@ class ProcessGroup:
 
         Only rank 0 calls this.
         """
-        listener = addresses.listener(host)
+        listener = machine.listener(host)
         port: int = listener.getsockname()[1]
         self.store = self._store(host, port, listener.detach())
         return port
@@ -51,7 +51,7 @@ class ProcessGroup:
             if self.store is None:  # rank 0 made its store in `listen`
                 self.store = self._store(host, port)
             # Have gloo listen at the interface that leads to `host`. By default, it is the one of the machine's name.
-            if interface := addresses.interface(addresses.own_address(host)):
+            if interface := machine.interface(machine.own_address(host)):
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             torch.distributed.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",

@@ -1,21 +1,24 @@
-"""Checks of the environment: its spaces, its first steps and its evaluation variant."""
+"""Check the environment or the dataset that a run learns from."""
 
 import dataclasses
 import re
+from collections.abc import Iterator
 
-from drl_cli.algos.lookup import title
+from drl_cli.algos.lookup import load_algorithm, title
+from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
-from drl_cli.errors import MISSING, USER_CODE, UsageError, as_usage_error
+from drl_cli.errors import CHECKPOINT, MISSING, USER_CODE, UsageError, as_usage_error
 from drl_cli.networks.images import as_image, is_large
 from drl_cli.replay.builders import RETURN
+from drl_cli.replay.tables import recorded_rows
 from drl_cli.replay.windows import goal_problems
 from drl_cli.runtime.config import Config
 from drl_cli.settings.env_names import is_mujoco
 from drl_cli.settings.first_try import WITHOUT_REWARDS
 from drl_cli.types import EnvSpec, leaves
-from drl_cli.utils.headless import has_display
+from drl_cli.utils.machine import has_display
 from drl_cli.utils.outside import missing_arguments, raised
-from drl_cli.utils.run_log import tell
+from drl_cli.utils.shown import tell
 from drl_cli.utils.spelling import did_you_mean
 
 OWN_SCALE = ("dreamer", "flashsac", "mrq", "muzero", "gumbel_muzero", "sampled_muzero")
@@ -24,7 +27,7 @@ OWN_SCALE = ("dreamer", "flashsac", "mrq", "muzero", "gumbel_muzero", "sampled_m
 
 def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
     """Return the environment's spec. Raise UsageError if the environment is missing, fails, or can't be used."""
-    from drl_cli.envs.trials.apart import ProcessEnded, spec_apart
+    from drl_cli.envs.apart import ProcessEnded, spec_apart
 
     if not config.has_env:
         raise UsageError(f"env={NO_ENV}: there is no environment; say env=ID")
@@ -62,7 +65,7 @@ def argument_line(config: Config, error: Exception) -> str | None:
 
 def try_environment(config: Config, spec: EnvSpec) -> None:
     """Take random steps. Raise UsageError (exit 4) if the environment fails. Warn if it behaves unusually."""
-    from drl_cli.envs.trials.apart import ProcessEnded, try_apart
+    from drl_cli.envs.apart import ProcessEnded, try_apart
 
     num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
     env = config.env
@@ -94,8 +97,8 @@ def check_goals(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError if replay changes goals, and the environment has no goals or can't compute their rewards."""
     if not config.replay.changes_goals:
         return
+    from drl_cli.envs.apart import ProcessEnded, apart
     from drl_cli.envs.goals import GoalOutcome
-    from drl_cli.envs.trials.apart import ProcessEnded, apart
 
     if RETURN in config.data_columns:
         name = title(config.algo_name)
@@ -124,3 +127,82 @@ def check_evaluation(config: Config, spec: EnvSpec) -> None:
     for name, before, after in (("observations", spec.obs, evaluated.obs), ("actions", spec.action, evaluated.action)):
         if before != after:
             raise UsageError(f"manage.env_kwargs: with them the environment has other {name} than in training")
+
+
+def open_data(config: Config) -> Dataset | None:
+    """Open the dataset of a run, and read it once. Return None for a run without a dataset.
+
+    Raise UsageError if there is no dataset, if it is damaged or empty, or if it does not fit the environment.
+    """
+    if problems := [*data_problems(config)]:
+        raise UsageError(problems)
+    if not config.data.sources:
+        return None
+    from drl_cli.runtime.factories import opened  # slow: imports torch and gymnasium
+
+    return opened(config, is_checked=False)
+
+
+def data_problems(config: Config) -> Iterator[str]:
+    """Yield a line for each setting that does not fit a run with, or without, a dataset."""
+    source, mode = config.data.source, config.mode
+    if config.data.reference == "auto" and not config.has_env:
+        yield "data.reference=auto measures a random policy, and there is no environment; say env=ID"
+    if (returns := config.data.reference_returns) is not None and (line := reference_problem(returns)):
+        yield f"data.{line}"
+    if not config.is_offline:
+        if not config.has_env:
+            yield f"env=none: mode={mode} needs an environment; only mode=offline trains without one"
+        if source is not None:
+            yield from mixing_problems(config)
+        return
+    if not source:
+        yield "mode=offline learns from a dataset: say data=PATH, data=minari:ID or data=run:RUN"
+    if config.trainer.num > 1:
+        yield f"trainer.num={config.trainer.num} needs processes of their own, and mode=offline has none; leave it out"
+    if config.replay.changes_goals and not config.has_env:
+        yield "replay=hindsight computes rewards with the environment; say env=ID"
+    if config.stop.return_ is not None and not config.has_env:
+        yield "stop.return: without an environment there are no evaluations; say env=ID, or leave it out"
+
+
+def mixing_problems(config: Config) -> Iterator[str]:
+    """Yield a line for each setting that does not fit batches with a share of recorded rows."""
+    size, share = config.trainer.batch_size, config.data.share
+    if config.is_on_policy:
+        why = "on-policy: it learns from the newest rollouts of its own policy, and not from recorded steps"
+        yield f"data={config.data.text}: {title(config.algo_name)} is {why}; leave data out"
+    elif not 0 < recorded_rows(size, share) < size:
+        yield f"data.share={share:g} of trainer.batch_size={size} is no row, or all rows; say data.share=0.5"
+    if config.replay.changes_goals:
+        yield f"data={config.data.text}: replay=hindsight can't mix recorded rows in; say replay=uniform"
+    if (config.replay.shards or 1) > 1:
+        yield f"replay.shards={config.replay.shards}: the only shard with data holds the dataset, too; leave it out"
+
+
+def check_data(config: Config, spec: EnvSpec, dataset: Dataset) -> None:
+    """Raise UsageError if the algorithm can't learn from the recorded columns, or if a batch is too large."""
+    problems = []
+    if config.mixes_data and config.stackings(spec):
+        problems.append("data: frame stacks can't be mixed with recorded rows; say env.frame_storage=none")
+    extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
+    if lacking := sorted(extra.keys() - {"state"}):
+        problems.append(
+            f"{title(config.algo_name)} learns from columns that its own policy computes ({', '.join(lacking)}), "
+            "and a dataset does not have them; say an off-policy algorithm, such as algo=td3 or algo=dqn"
+        )
+    if config.is_offline and (size := config.trainer.batch_size) > (steps := dataset.facts.steps):
+        line = f"trainer.batch_size={size} is above the {steps} steps of {dataset.facts.source}"
+        problems.append(f"{line}: a batch would hold every row many times; say trainer.batch_size={steps} or less")
+    if problems:
+        raise UsageError(problems)
+
+
+def check_identity(saved: object, dataset: Dataset | None) -> None:
+    """Raise UsageError (exit 8) if a run resumes with another dataset. `saved` is the entry `data` of run.json."""
+    if dataset is None or not isinstance(saved, dict) or saved.get("identity") == dataset.facts.identity:
+        return
+    now, before = dataset.facts, saved.get("source")
+    line = f"resume: {now.source} has changed since the run began: it has {now.steps:,} steps in {now.episodes:,} "
+    line += f"episodes; {before} had {saved.get('steps', 0):,} in {saved.get('episodes', 0):,}"
+    raise UsageError(f"{line}; give the run its dataset by data=PATH, or start a new run", CHECKPOINT)

@@ -1,35 +1,161 @@
-"""Checks before a run: try or compute whatever can fail, before any process or folder is created."""
+"""The checks before a run starts, in order; memory, processes, GPU, compiler and disk; and what is recorded."""
 
+import errno
+import inspect
+import shutil
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
 
 from drl_cli.data.dataset import Dataset
-from drl_cli.errors import Problems, UsageError
+from drl_cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, Problems, UsageError
 from drl_cli.preflight.algorithm import (
     check_network,
     check_priorities,
+    check_weights,
     check_writes,
     no_memory,
     try_algorithm,
     warn_of_slow_updates,
 )
-from drl_cli.preflight.data import check_data, open_data
 from drl_cli.preflight.environment import (
+    check_data,
     check_evaluation,
     check_goals,
     environment_spec,
+    open_data,
     try_environment,
     warn_of_single_images,
 )
 from drl_cli.preflight.pace import pace_problems, reanalysis_problems, trainer_problems, worker_problems
-from drl_cli.preflight.recording import check_recording
-from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
 from drl_cli.preflight.unread import unread_keys
-from drl_cli.preflight.weights import check_weights
+from drl_cli.replay.frames import make_codec
+from drl_cli.replay.store import row_bytes
+from drl_cli.runs.start_text import WORKER_BYTES
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import refusal
-from drl_cli.settings.fill import with_table
-from drl_cli.types import EnvSpec
-from drl_cli.utils.run_log import tell
+from drl_cli.settings.fill import check_fits, check_gpus, replay_bytes, with_capacity, with_table
+from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils import gpu
+from drl_cli.utils.machine import compiler, free_memory, num_cores
+from drl_cli.utils.outside import ModuleRaised, NotFound, import_object, source_file
+from drl_cli.utils.shown import tell
+
+RECORDER = ("record", "close"), ["run"]
+EVALUATOR = ("evaluate", "close"), ["config", "spec", "seeds"]
+"""The methods that a user's evaluator class must have, and the arguments of its constructor."""
+
+
+def check_recording(config: Config) -> None:
+    """Raise UsageError if a recorder's package is missing, or if a user's recorder or evaluator is unsuitable."""
+    for package, value in (("wandb", config.logger.wandb), ("mlflow", config.logger.mlflow)):
+        if value != "none" and source_file(package) is None:
+            line = f"logger.{package}={value} needs a package that is not installed:  pip install 'drl-cli[{package}]'"
+            raise UsageError(line, MISSING)
+    if (uri := config.logger.mlflow) not in ("none", "offline", "databricks") and "://" not in uri:
+        raise UsageError(f"logger.mlflow: must be none, offline or a tracking server's URI (http://...), got {uri}")
+    classes = [("logger.recorders", path, RECORDER) for path in config.logger.recorders]
+    if config.manage.evaluator is not None:
+        classes.append(("manage.evaluator", config.manage.evaluator, EVALUATOR))
+    problems, raised = list[str](), list[str]()
+    for key, path, (methods, arguments) in classes:
+        try:
+            problems += [f"{key}: {problem}" for problem in _class_problems(path, methods, arguments)]
+        except ModuleRaised as error:
+            raised.append(f"{key}: {error}")
+    if problems or raised:
+        raise UsageError([*problems, *raised], USAGE if problems else USER_CODE)
+
+
+def _class_problems(path: str, methods: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Return error lines if the class at an import path lacks a method, or can't be called with these arguments."""
+    try:
+        make = import_object(path)
+    except NotFound as error:
+        return [str(error)]
+    if not callable(make):
+        return [f"{path} is not a class and can't be called"]
+    try:
+        with suppress(ValueError):  # raised for a class without a signature, which may be written in C
+            inspect.signature(make).bind(*arguments)
+    except TypeError as error:
+        return [f"{path} must accept ({', '.join(arguments)}): {error}"]
+    lacking = [method for method in methods if isinstance(make, type) and not callable(getattr(make, method, None))]
+    return [f"{path} has no method {' and no '.join(lacking)} (docs/recording.md)"] if lacking else []
+
+
+NETWORK_COPIES = 8
+"""Minimum number of copies of the weights, such as gradients, optimizer state, critics, targets, published policy."""
+MOST_PER_CORE = 4
+"""With more workers for each core there is a warning. Environments that wait, such as a simulator's, may need more."""
+ENV_BYTES = 5000
+"""Minimum memory [bytes] of an environment: measured for CartPole-v1, which has one of the smallest."""
+MIN_DISK_BYTES = 50 * 2**20
+"""Minimum free space for a new run. A resumed run already has its files, and removes its own old ones first."""
+
+
+def check_resources(config: Config, spec: EnvSpec) -> None:
+    """Raise UsageError if replay, processes or network don't fit in memory, or if the output folder isn't writable."""
+    config, free = with_capacity(config, spec), free_memory()
+    capacity, needed = config.replay.num_transitions, replay_bytes(config, spec)
+    check_fits(f"replay.capacity={capacity}", needed, free, f"lower it to {capacity * free // max(1, needed) // 2}")
+    if not config.is_one_process and not config.debug.in_process and config.ray.address is None:
+        store_mb, size = config.ray.object_store_mb, config.trainer.batch_size
+        check_fits(f"ray.object_store_mb={store_mb}", (store_mb or 0) * 2**20, free, "leave it out")
+        batch_bytes = 2 * config.updates_per_call * size * row_bytes(leaves(spec.obs))
+        check_fits(f"trainer.batch_size={size}", batch_bytes, free, "lower it")
+    hidden = config.network.hidden
+    weights = sum(inputs * outputs for inputs, outputs in pairwise(hidden))
+    check_fits(f"network.hidden={list(hidden)}", NETWORK_COPIES * 4 * weights, free, "lower it")
+    root = Path(config.output_dir).absolute()
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    _check_writable(existing)
+    if config.resume is None and shutil.disk_usage(existing).free < MIN_DISK_BYTES:
+        raise UsageError(f"output_dir: less than 50 MB are free at {existing}", RESOURCES)
+
+
+def _check_writable(folder: Path) -> None:
+    """Make a folder below `folder` and remove it. /proc, for example, refuses this even if its permissions allow it."""
+    try:
+        tempfile.TemporaryDirectory(dir=folder).cleanup()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:  # the check of the free space has a better line
+            line = f"output_dir: can't write to {folder} ({error.strerror}); say output_dir=DIR with another folder"
+            raise UsageError(line, RESOURCES) from error
+
+
+def check_workers(config: Config) -> None:
+    """Raise UsageError if the processes of the workers, or their environments, don't fit in memory.
+
+    Print a warning if there are many more processes than processor cores.
+    """
+    if config.ray.address is not None:
+        return
+    num, envs, free = config.num_workers, config.worker.envs, free_memory()
+    if not config.is_one_process and not config.debug.in_process:
+        advice = f"this machine has {num_cores()} cores; say worker.num=N with fewer, or leave it out"
+        check_fits(f"worker.num={num}", num * WORKER_BYTES, free, advice)
+        if num > MOST_PER_CORE * num_cores():
+            tell(f"warning: worker.num={num}: so many processes slow each other down; {advice}")
+    check_fits(f"worker.num={num} x worker.envs={envs}", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")
+
+
+def check_hardware(config: Config) -> None:
+    """Raise UsageError (exit 3) if a GPU, a C++ compiler or the package lz4 is needed but missing."""
+    if config.device not in ("auto", "cpu") and config.ray.address is None:
+        check_gpus(config, gpu.gpus())
+    # on a cluster the trainer may run on another machine
+    if config.trainer.compile is True and config.ray.address is None and shutil.which(name := compiler()) is None:
+        line = f"trainer.compile=true needs a C++ compiler: there is no {name}. Install one, or name it by CXX=..."
+        raise UsageError(line, MISSING)
+    try:
+        make_codec(config.replay.frame_codec)
+    except ModuleNotFoundError as error:
+        line = "replay.compress=lz4 needs a package that is not installed:  pip install 'drl-cli[lz4]'"
+        raise UsageError(line, MISSING) from error
+
 
 LARGE_BATCH = 2**16
 """If the batch has more rows, an update is timed before every run, otherwise only in a dry run."""

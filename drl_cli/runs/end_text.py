@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drl_cli.errors import USER_CODE
-from drl_cli.metrics.text import clock
+from drl_cli.metrics.status import clock
 from drl_cli.optim.schedules import UNIT_TEXTS, Unit
 from drl_cli.runs.run import SPACES_FILE, read_json
 from drl_cli.runs.table import number

@@ -35,7 +35,7 @@ from drl_cli.runtime.restore import first_incarnation, restore
 from drl_cli.runtime.run_folder import summarise
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.files import regular
-from drl_cli.utils.run_log import tell
+from drl_cli.utils.shown import tell
 
 log = logging.getLogger(__name__)
 

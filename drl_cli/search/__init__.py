@@ -1,1 +1,1 @@
-"""Batched tree search over a learned model: `puct` and `gumbel` in run.py, and sampled actions in sampled.py."""
+"""Batched tree search over a learned model: `puct` and `gumbel` in run.py, and sampled actions in model.py."""

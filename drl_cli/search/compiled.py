@@ -20,8 +20,7 @@ from torch import Tensor
 from drl_cli.chains.program import InPlace
 from drl_cli.search.formulas import Gumbel
 from drl_cli.search.model import Embedding, Memory, check_shape, parts_of
-from drl_cli.search.plain import Plain
-from drl_cli.search.trees import Trees
+from drl_cli.search.trees import Plain, Trees
 from drl_cli.types import Array
 from drl_cli.utils.machine import compiler, library_folder
 

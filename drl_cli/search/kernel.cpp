@@ -1,4 +1,4 @@
-// The steps of a tree search in C++. plain.py has the same steps in numpy, with the same floating-point operations in
+// The steps of a tree search in C++. trees.py has the same steps in numpy, with the same floating-point operations in
 // the same order, and formulas.py explains the formulas. A test compares the trees of both bit by bit, so the compiler
 // must not fuse or reorder operations.
 
@@ -274,7 +274,7 @@ static void advance_in(const Trees& t, const Rule& rule, const Memory& memory, i
     if (node + 1 < t.nodes) choose_in(t, rule, memory, node);
 }
 
-// The functions that compiled.py calls. The class `Plain` in plain.py describes the functions without a comment.
+// The functions that compiled.py calls. The class `Plain` in trees.py describes the functions without a comment.
 extern "C" {
 
 void plant(const Buffer* buffer, const Memory* memory, const float* logits, const float* value) {

@@ -15,8 +15,7 @@ from torch import Tensor
 from drl_cli.search import formulas
 from drl_cli.search.compiled import Steps, make_steps
 from drl_cli.search.formulas import GUMBEL, PUCT, Gumbel, Puct
-from drl_cli.search.model import Embedding, Memory, Model, check_shape
-from drl_cli.search.repeated import Repeated
+from drl_cli.search.model import Embedding, Memory, Model, Repeated, check_shape
 from drl_cli.search.trees import Trees
 from drl_cli.types import Array
 

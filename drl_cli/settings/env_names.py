@@ -25,7 +25,7 @@ from drl_cli.utils.outside import ModuleRaised, NotFound, source_file
 from drl_cli.utils.spelling import nearest, tables
 
 if TYPE_CHECKING:  # slow: imports gymnasium
-    from drl_cli.envs.trials.apart import Seen
+    from drl_cli.envs.apart import Seen
 
 OLD_ATARI = re.compile(
     r"(?P<game>[A-Z]\w*?)(-ram)?(NoFrameskip|Deterministic)-v\d+"
@@ -165,7 +165,7 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
     The checks of the environment report an error later, with its exit code. Raise UsageError (exit 4) at once if the
     environment aborts or hangs.
     """
-    from drl_cli.envs.trials.apart import ProcessEnded, spec_apart
+    from drl_cli.envs.apart import ProcessEnded, spec_apart
 
     if (named := typed_env(overrides)) is None:
         return None
@@ -191,7 +191,7 @@ def trial_of(env: Mapping[str, Any], timeout_s: Any) -> "Seen | None":
 
 @cache
 def _trial(env: str, timeout_s: str) -> "Seen | None":
-    from drl_cli.envs.trials.apart import spec_apart, trial_apart
+    from drl_cli.envs.apart import spec_apart, trial_apart
 
     with suppress(Exception, SystemExit):  # the checks of the values and of the environment report what is wrong
         config: EnvConfig = judge(Key("env", group_of(EnvConfig)), yaml.safe_load(env))

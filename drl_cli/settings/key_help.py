@@ -18,8 +18,8 @@ from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
-from drl_cli.settings.bare_words import meant
 from drl_cli.settings.build import as_typed, default_values, is_within
+from drl_cli.settings.command_line import meant
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, groups, option_path, option_text, options
 from drl_cli.settings.judge import Key, keys_of
 from drl_cli.settings.options import parse

@@ -19,7 +19,7 @@ from drl_cli.settings.trust import consent_to_words
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs
 from drl_cli.sweeps.population import Population, new_population, resume_population
-from drl_cli.sweeps.ranking import print_jobs, print_next
+from drl_cli.sweeps.results import print_jobs, print_next
 from drl_cli.sweeps.search import new_search, resume_search
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep

@@ -21,12 +21,10 @@ from drl_cli.runtime.files.checkpoint import adopt
 from drl_cli.settings.conf import groups
 from drl_cli.settings.space import Space, Value, typed
 from drl_cli.settings.space import space as read_space
-from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.jobs import claim_sweep, is_dry_run, run_jobs
-from drl_cli.sweeps.ranking import print_values
-from drl_cli.sweeps.results import write_best
+from drl_cli.sweeps.results import print_values, write_best
 from drl_cli.sweeps.search import SEARCH_KEYS, check_corners, refuse_keys
-from drl_cli.sweeps.sweep import SearchRecord, Sweep, check_readable
+from drl_cli.sweeps.sweep import Job, SearchRecord, Sweep, check_readable
 from drl_cli.utils.files import write_csv
 from drl_cli.utils.shown import print, score_text
 

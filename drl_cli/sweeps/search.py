@@ -8,11 +8,10 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.sections import HpoConfig
 from drl_cli.settings.space import Choice, Space, corners
 from drl_cli.settings.space import space as read_space
-from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs
 from drl_cli.sweeps.results import finish_search
 from drl_cli.sweeps.study import Study, Trials
-from drl_cli.sweeps.sweep import Sweep
+from drl_cli.sweeps.sweep import Job, Sweep
 from drl_cli.utils.outside import source_file
 from drl_cli.utils.shown import print
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from drl_cli.runtime.sections import HpoConfig
 from drl_cli.settings.space import Value, typed
-from drl_cli.sweeps.job import Job
-from drl_cli.sweeps.sweep import SearchRecord, Sweep, check_readable
+from drl_cli.sweeps.sweep import Job, SearchRecord, Sweep, check_readable
 from drl_cli.utils.clock import now
 
 State = Literal["running", "done", "pruned", "failed"]

@@ -9,7 +9,6 @@ Write names and overrides as on drl-train's command line. docs/add-an-algorithm.
 
 from drl_cli.testing.case import Case
 from drl_cli.testing.contract import check_algorithm
-from drl_cli.testing.gradients import check_gradients
-from drl_cli.testing.learning import check_learning
+from drl_cli.testing.learning import check_gradients, check_learning
 
 __all__ = ["Case", "check_algorithm", "check_gradients", "check_learning"]

@@ -1,16 +1,56 @@
-"""check_learning: check that an algorithm solves an environment whose best actions are known."""
+"""check_learning and check_gradients: what an algorithm learns, and the slopes of its loss."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from drl_cli.algos.base import Counts, Policy
 from drl_cli.envs.stepping.batch import EnvBatch
+from drl_cli.optim.params import Params
 from drl_cli.runtime.roles.exploration import worker_values
 from drl_cli.runtime.roles.worker import make_builder, row_schema
 from drl_cli.testing.case import PROBES, Case, module_of, tensors
 from drl_cli.types import Columns, PreviousStep, flat_columns, gathered, map_parts, num_rows, sources
-from drl_cli.utils.lazy import Tensor
+from drl_cli.utils.lazy import Tensor, torch
+
+
+def check_gradients(
+    params: Params,
+    loss: Callable[[], Tensor],
+    write: Callable[[], object] | None = None,
+    directions: int = 4,
+    eps: float = 1e-3,
+    tolerance: float = 0.02,
+) -> None:
+    """Raise AssertionError if `params.grad` is not the slope of `loss()`; the message names the part of `params`.
+
+    `write` writes the gradients; by default, `loss().backward()` does. For each part, central differences measure the
+    slope in `directions` directions. Each direction is a random vector plus the gradient, scaled to length 1. Because
+    of float32 rounding, a slope may differ by up to `tolerance` times the norm of the part's gradient.
+    """
+    params.grad.zero_()
+    if write is None:
+        loss().backward()  # type: ignore[no-untyped-call]
+    else:
+        write()
+    params.collect()
+    generator, norm = torch.Generator().manual_seed(11), float(params.grad.norm())
+    assert norm > 0.0, "the gradient is 0"
+    for name in [name for name in params.slices for _ in range(directions)]:
+        part, grad = params[name].flat, params[name].grad
+        flat, length = part.clone(), max(float(grad.norm()), 1e-2 * norm)
+        step = torch.nn.functional.normalize(torch.randn(len(flat), generator=generator), dim=0) + grad / length
+        step /= step.norm()
+        ends = []
+        for sign in (1.0, -1.0):
+            part.copy_(flat + sign * eps * step)
+            ends.append(float(loss().detach()))
+        part.copy_(flat)
+        slope, written = (ends[0] - ends[1]) / (2 * eps), float(grad @ step)
+        is_close = abs(slope - written) <= tolerance * length
+        assert is_close, f"{name}: the slope is {slope:.6g}, the gradient says {written:.6g}"
+
 
 CAPACITY = 10_000
 """Capacity of replay, in transitions."""

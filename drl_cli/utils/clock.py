@@ -1,9 +1,10 @@
-"""Clocks: the start of this process, monotonic time, and a stopwatch for idle time."""
+"""Clocks: the start of this process, monotonic time, a stopwatch for idle time, and the wait for a compiler."""
 
 import datetime
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -71,3 +72,22 @@ class Waiting:
 
 now = time.monotonic
 """Return the time [s] of a clock that never goes backwards."""
+
+
+class _Wait:
+    since: float | None = None  # [s since the epoch]
+
+
+@contextmanager
+def waiting_for_compiler() -> Iterator[None]:
+    """Note that this process waits for a compiler inside the `with` statement."""
+    _Wait.since = time.time()
+    try:
+        yield
+    finally:
+        _Wait.since = None
+
+
+def compiler_since() -> float | None:
+    """Return since when this process waits for a compiler [s since the epoch], or None. Any thread may call this."""
+    return _Wait.since

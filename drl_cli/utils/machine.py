@@ -1,16 +1,18 @@
-"""What this machine has: cores, free memory and a C++ compiler. Nothing here imports torch, which is slow."""
+"""What this machine has: cores, free memory, a C++ compiler, addresses and a screen. Nothing here imports torch."""
 
+import errno
 import os
 import re
 import resource
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import psutil
 
-from drl_cli.utils.private import PrivateFolder, base_folder, open_private
+from drl_cli.utils.files import PrivateFolder, base_folder, open_private
 
 
 def cores() -> list[int]:
@@ -101,3 +103,46 @@ def text_of(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+def listener(host: str) -> socket.socket:
+    """Return a socket that listens at a free port of the address `host` alone.
+
+    If no interface of this machine has the address, as behind NAT, the socket listens at all addresses.
+    """
+    family, *_ = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    try:
+        return socket.create_server((host, 0), family=family)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        return socket.create_server(("", 0), family=family)
+
+
+def own_address(host: str) -> str:
+    """Return the address of this machine from which it reaches `host`."""
+    family, kind, *_, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # sends nothing, but chooses the route
+        own: str = probe.getsockname()[0]
+        return own
+
+
+def interface(address: str) -> str | None:
+    """Return the name of the network interface that has this address, or None."""
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, entries in interfaces if address in {entry.address for entry in entries}), None)
+
+
+DRAWING = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+
+
+def headless() -> Mapping[str, str]:
+    """Return the variables that pygame and MuJoCo need to draw without a screen, except variables that are set."""
+    mujoco = {"MUJOCO_GL": "egl"} if sys.platform == "linux" and "DISPLAY" not in os.environ else {}
+    return {name: value for name, value in {**DRAWING, **mujoco}.items() if name not in os.environ}
+
+
+def has_display() -> bool:
+    """Return whether windows can be shown. On Linux, they need an X or Wayland server."""
+    return sys.platform != "linux" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())

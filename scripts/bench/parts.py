@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.envs.actions import ActionMap
-from drl_cli.envs.ale_vector import make_vector
+from drl_cli.envs.atari import make_vector
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.envpool_tasks import find_task, make_pool
 from drl_cli.envs.make import build

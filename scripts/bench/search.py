@@ -80,7 +80,7 @@ def ours(args: argparse.Namespace) -> dict[str, Search]:
     from drl_cli.chains.replays import Replays
     from drl_cli.chains.when import When
     from drl_cli.search import compiled, run
-    from drl_cli.search.repeated import Repeated
+    from drl_cli.search.model import Repeated
 
     plain = TorchModel(args)
     model: Any = plain

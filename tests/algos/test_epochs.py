@@ -4,7 +4,7 @@ import torch
 
 from drl_cli.algos.epochs import Epochs
 from drl_cli.optim.group import ProcessGroup
-from drl_cli.testing.together import Together
+from drl_cli.testing.case import Together
 
 
 def epochs_of(results, group=None):

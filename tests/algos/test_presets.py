@@ -12,7 +12,7 @@ from drl_cli.preflight import algorithm as algorithm_checks
 from drl_cli.preflight.algorithm import memory_problems
 from drl_cli.settings.conf import options
 from drl_cli.testing import Case, check_algorithm
-from drl_cli.testing.boundaries import check_burn_in, check_padding
+from drl_cli.testing.contract import check_burn_in, check_padding
 from drl_cli.testing.learning import learned
 from drl_cli.types import PreviousStep
 

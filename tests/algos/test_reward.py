@@ -11,7 +11,7 @@ from drl_cli.errors import Refused, UsageError
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.preflight.algorithm import check_network
 from drl_cli.testing import Case, check_algorithm
-from drl_cli.testing.together import Together
+from drl_cli.testing.case import Together
 
 SMALL = ("env=MountainCar-v0", "network.hidden=[8]", "algo.minibatch_size=8", "algo.epochs=2")
 

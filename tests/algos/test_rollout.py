@@ -12,9 +12,8 @@ from drl_cli.losses.returns import gae, vtrace
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.replay.fifo import FifoTable
-from drl_cli.testing.boundaries import boundary_checks, check_batch_end, check_burn_in, check_padding
-from drl_cli.testing.case import Case
-from drl_cli.testing.together import Together
+from drl_cli.testing.case import Case, Together
+from drl_cli.testing.contract import boundary_checks, check_batch_end, check_burn_in, check_padding
 from drl_cli.types import Column
 
 

@@ -17,7 +17,7 @@ from drl_cli.chains.compiling import (
     key,
     use_torchs_products,
 )
-from drl_cli.utils.compiling import compiler_since
+from drl_cli.utils.clock import compiler_since
 
 aten = torch.ops.aten
 

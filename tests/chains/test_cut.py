@@ -18,8 +18,7 @@ from drl_cli.chains.compiling import NotCompiled
 from drl_cli.chains.cut import Segments, cut
 from drl_cli.chains.tape import Tape
 from drl_cli.chains.when import When
-from drl_cli.testing.case import Case
-from drl_cli.testing.together import Together
+from drl_cli.testing.case import Case, Together
 
 CASES = {
     "sac": ("sac",),

@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 
 from drl_cli.cli.command import run_words
 from drl_cli.errors import EXIT_CODES, LOST, RESOURCES, RoleLost, UsageError
-from drl_cli.settings.bare_words import command_names
+from drl_cli.settings.command_line import command_names
 from drl_cli.settings.compose import _usage_errors
 from drl_cli.settings.options import parse
 from drl_cli.settings.value_types import group_of

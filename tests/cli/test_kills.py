@@ -59,7 +59,7 @@ def resumed(start, **options):
 CRASHES = """
 import os
 
-from drl_cli.envs.probes.counters import Counter
+from drl_cli.envs.probes.episodes import Counter
 
 
 class Late(Counter):

@@ -41,7 +41,7 @@ def folders(tmp_path_factory):
         patch.syspath_prepend(here)
         patch.setattr(sys, "argv", ["drl-train"])
         wandb, mlflow = install_wandb(patch), install_mlflow(patch)
-        patch.setattr("drl_cli.preflight.recording.source_file", lambda module: here)
+        patch.setattr("drl_cli.preflight.preflight.source_file", lambda module: here)
         for command in COMMANDS:
             args = shlex.split(command)
             check_command(read_command(args))

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from drl_cli.envs.config import EnvConfig, EnvFault
-from drl_cli.envs.hang import TICKS, CallWatch, Hung, hang_limit
+from drl_cli.envs.faults import TICKS, CallWatch, Hung, hang_limit
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.types import Episode

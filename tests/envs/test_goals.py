@@ -5,7 +5,7 @@ from gymnasium.spaces import Box, Dict
 
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault
 from drl_cli.envs.goals import GoalOutcome
-from drl_cli.envs.probes.bit_flip import BitFlip
+from drl_cli.envs.probes.one_step import BitFlip
 
 
 class Goal(gymnasium.Env):

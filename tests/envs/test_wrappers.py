@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault
 from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.probes import Frames, stamp
-from drl_cli.envs.probes.bit_flip import BitFlip
+from drl_cli.envs.probes.one_step import BitFlip
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.types import Column, FrameStack
 

@@ -2,10 +2,8 @@ import io
 
 from rich.console import Console
 
-from drl_cli.metrics.advice import bottleneck
-from drl_cli.metrics.panel import panel
-from drl_cli.metrics.status import Status
-from drl_cli.metrics.text import evaluation_line, report_line
+from drl_cli.metrics.panel import bottleneck, panel
+from drl_cli.metrics.status import Status, evaluation_line, report_line
 
 STATUS = Status(
     state="running",

@@ -1,24 +1,29 @@
 import csv
 import errno
 import json
+import logging
 import math
 import os
 import re
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_services import install_mlflow, install_wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import metadata as custom_scalars
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
+from drl_cli.metrics import recorders as module
 from drl_cli.metrics.aggregation import Means, spread
-from drl_cli.metrics.film import Film
-from drl_cli.metrics.recorders import Csv, JsonLines, RunInfo
-from drl_cli.metrics.tensorboard import LAYOUT, TensorBoard
+from drl_cli.metrics.recorders import BackgroundRecorder, Csv, JsonLines, Mlflow, RunInfo, Wandb
+from drl_cli.metrics.tensorboard import LAYOUT, Film, TensorBoard
 from drl_cli.runtime.files.records import Cut
 from drl_cli.runtime.roles.recording import describe
 from drl_cli.settings.compose import compose
+from drl_cli.utils.files import lock
 
 FIXED = ("env_steps", "mean")
 
@@ -306,3 +311,228 @@ def test_an_empty_file_stays_empty(tmp_path):
     (tmp_path / "eval.csv").touch()
     Cut(0, 0).apply(tmp_path)
     assert (tmp_path / "eval.csv").read_bytes() == b""
+
+
+LONG = 60.0
+
+
+class Noting:
+    def __init__(self):
+        self.calls = []
+
+    def record(self, scalars, env_steps):
+        self.calls.append((dict(scalars), env_steps))
+
+    def close(self, status):
+        self.calls.append(status)
+
+
+class Filming(Noting):
+    def video(self, tag, path, env_steps):
+        self.calls.append((tag, path, env_steps))
+
+
+def close(recorder):
+    recorder.close("done")
+    recorder.wait(LONG)
+    return recorder.take_problem()
+
+
+def test_calls_arrive_in_order_and_before_the_end():
+    noting, scalars = Noting(), {"a": 1.0}
+    recorder = BackgroundRecorder("mine", lambda: noting)
+    for step in range(100):
+        recorder.record(scalars, step)
+        scalars["a"] += 1.0  # must not change the queued values
+    assert close(recorder) is None
+    assert noting.calls == [*(({"a": 1.0 + step}, step) for step in range(100)), "done"]
+
+
+@pytest.mark.parametrize("kind", [Noting, Filming])
+def test_only_recorders_with_a_video_method_get_videos(kind, tmp_path):
+    noting = kind()
+    recorder = BackgroundRecorder("mine", lambda: noting)
+    recorder.video("eval/video", tmp_path, 5)
+    assert close(recorder) is None
+    assert noting.calls == [*([("eval/video", tmp_path, 5)] if kind is Filming else []), "done"]
+
+
+def test_a_failing_recorder_is_reported_once_and_called_again(caplog):
+    caplog.set_level(logging.INFO)
+
+    class Failing(Noting):
+        def record(self, scalars, env_steps):
+            if env_steps < 3:
+                raise RuntimeError(f"the server\nis gone at {env_steps}")
+            super().record(scalars, env_steps)
+
+    failing = Failing()
+    recorder = BackgroundRecorder("mine", lambda: failing)
+    for step in range(5):
+        recorder.record({}, step)
+    problem = close(recorder)
+    assert problem == "mine record raised RuntimeError: the server is gone at 0 (shown once; training continues)"
+    assert recorder.take_problem() is None
+    assert (failing.calls, len(caplog.records)) == ([({}, 3), ({}, 4), "done"], 1)
+    assert caplog.records[0].exc_info
+
+
+@pytest.mark.parametrize("error", [OSError("no server"), SystemExit("no key")])
+def test_a_recorder_that_can_not_be_made_is_reported_once(error):
+    def make():
+        raise error
+
+    recorder = BackgroundRecorder("mine", make)
+    for step in range(2 * module.MAX_WAITING):
+        recorder.record({}, step)
+    text = f"mine can't be made: {type(error).__name__}: {error}"
+    assert close(recorder) == f"{text} (shown once; training continues)"
+    assert recorder.take_problem() is None
+
+
+@pytest.mark.parametrize("method", ["record", "close"])
+def test_nobody_waits_for_a_hanging_recorder(monkeypatch, method):
+    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    released = threading.Event()
+    Hanging = type("Hanging", (Noting,), {method: lambda *_: released.wait(LONG)})
+    recorder = BackgroundRecorder("mine", Hanging)
+    problem = "is still busy at the end; unwritten values are lost"
+    if method == "record":
+        problem = "is too slow; some values are left out"
+        for step in range(10):
+            recorder.record({}, step)
+    recorder.close("done")
+    recorder.wait(0.0)
+    assert recorder.take_problem() == f"mine {problem} (shown once; training continues)"
+    assert recorder.take_problem() is None
+    released.set()
+
+
+RUN = RunInfo(
+    "20260101-000000-000000-s3", "Pendulum-v1 sac-single s3", Path("/runs/x"), "mine", {"lr": 1.0, "name": "x"}
+)
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    return install_wandb(monkeypatch)
+
+
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_a_run_is_described(wandb, mode):
+    Wandb(RUN, mode)
+    (run,) = wandb.runs
+    assert (run.mode, run.dir, run.project, run.id, run.name) == (mode, "/runs/x", "mine", RUN.id, RUN.name)
+    assert (run.config, run.resume) == ({"lr": 1.0, "name": "x"}, "allow")
+
+
+def test_scalars_are_over_env_steps_which_may_go_back(wandb):
+    recorder = Wandb(RUN, "offline")
+    recorder.record({"a": 1.0}, 200)
+    recorder.record({"eval/b": 2.0}, 100)
+    recorder.video("eval/video", Path("x.gif"), 100)
+    (run,) = wandb.runs
+    assert run.metrics == {"env_steps": None, "*": "env_steps"}
+    assert run.logged == [
+        {"a": 1.0, "env_steps": 200},
+        {"eval/b": 2.0, "env_steps": 100},
+        {"eval/video": "video x.gif gif", "env_steps": 100},
+    ]
+
+
+def test_a_resumed_run_has_the_same_id_and_the_end_gives_the_exit_code(wandb):
+    for status in ("interrupted", "failed", "done"):
+        Wandb(RUN, "offline").close(status)
+    assert (len({run.id for run in wandb.runs}), [run.exit_code for run in wandb.runs]) == (1, [1, 1, 0])
+
+
+SERVER = "http://somewhere:5000"
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    return install_mlflow(monkeypatch)
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Create the recorder of a run in output_dir/env/algo-mode/."""
+
+    def make_it(uri="offline", id="20260101-000000-000000-s3", **hparams):
+        folder = tmp_path / "env" / "algo-mode" / id
+        folder.mkdir(parents=True, exist_ok=True)
+        return Mlflow(RunInfo(id, f"name of {id}", folder, "mine", hparams), uri)
+
+    return make_it
+
+
+def only(mlflow):
+    (store,) = mlflow.stores.values()
+    (run,) = store[1].values()
+    return run
+
+
+def test_runs_are_in_one_database_beside_them(mlflow, make, tmp_path):
+    make(id="a")
+    make(id="b")
+    ((uri, (experiments, runs)),) = mlflow.stores.items()
+    assert uri == f"sqlite:///{tmp_path}/mlflow.db"
+    assert {name: experiment.artifacts for name, experiment in experiments.items()} == {
+        "mine": (tmp_path / "mlartifacts").as_uri()
+    }
+    assert [run.info.run_name for run in runs.values()] == ["name of a", "name of b"]
+    assert [run.tags["drl.run"] for run in runs.values()] == ["a", "b"]
+
+
+def test_only_one_of_two_runs_creates_the_database(mlflow, make, tmp_path, monkeypatch):
+    taken = []
+
+    def create(*args):
+        with pytest.raises(BlockingIOError):
+            lock(tmp_path / ".mlflow.db.lock")
+        taken.append(args)
+        return "1"
+
+    monkeypatch.setattr("fake_services.FakeClient.create_experiment", lambda self, *args: create(*args))
+    make()
+    assert len(taken) == 1
+    lock(tmp_path / ".mlflow.db.lock").close()
+
+
+def test_hyperparameters_are_sent_in_parts_and_shortened(mlflow, make):
+    make(**{f"k{i}": i for i in range(250)}, long="x" * 10_000, none=None)
+    params = only(mlflow).params
+    assert (len(params), (params["k249"], params["none"], params["long"])) == (252, ("249", "None", "x" * 500))
+
+
+def test_scalars_are_over_env_steps_and_finite_under_names_that_are_allowed(mlflow, make):
+    recorder = make()
+    recorder.record({"perf/a.b-c": 1, "rollout/lap time (s)": 2.5, "bad": math.nan, "worse": -math.inf}, 200)
+    recorder.record({"eval/a": 1.0}, 100)
+    assert only(mlflow).metrics == [("perf/a.b-c", 1.0, 200), ("rollout/lap time _s_", 2.5, 200), ("eval/a", 1.0, 100)]
+
+
+@pytest.mark.parametrize(("status", "told"), [("done", "FINISHED"), ("interrupted", "KILLED"), ("diverged", "FAILED")])
+def test_the_end_gives_the_status(mlflow, make, status, told):
+    make().close(status)
+    assert only(mlflow).info.status == told
+
+
+def test_a_video_is_an_artifact(mlflow, make, tmp_path):
+    make().video("eval/video", tmp_path / "x.gif", 100)
+    assert only(mlflow).artifacts == [(str(tmp_path / "x.gif"), "videos")]
+
+
+def test_a_resumed_run_continues_the_same_mlflow_run(mlflow, make):
+    make(lr=1.0).close("interrupted")
+    again = make(lr=2.0)
+    assert only(mlflow).info.status == "RUNNING"
+    again.record({"a": 1.0}, 5)
+    assert (only(mlflow).params, only(mlflow).metrics) == ({"lr": "1.0"}, [("a", 1.0, 5)])
+
+
+def test_a_resumed_run_is_new_on_another_server(mlflow, make):
+    make()
+    make(SERVER)
+    assert [len(runs) for _, runs in mlflow.stores.values()] == [1, 1]
+    assert mlflow.stores[SERVER][0]["mine"].artifacts is None  # the server has a place for them

@@ -23,7 +23,7 @@ from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.optim.products import BFloat16, OneDNN
 from drl_cli.settings.compose import compose
-from drl_cli.utils.compiling import compiler_since
+from drl_cli.utils.clock import compiler_since
 
 ROWS = 8
 COMPILED = pytest.param(True, marks=[pytest.mark.slow, pytest.mark.skipif(not shutil.which("g++"), reason="no g++")])
@@ -336,8 +336,8 @@ def test_gloo_listens_at_the_interface_that_leads_to_the_first_trainer_unless_th
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda *args, **options: found.append(dict(environment))
     )
-    monkeypatch.setattr(group_module.addresses, "own_address", lambda host: {"10.0.0.3": "10.0.0.4"}[host])
-    monkeypatch.setattr(group_module.addresses, "interface", lambda address: {"10.0.0.4": "eth7"}[address])
+    monkeypatch.setattr(group_module.machine, "own_address", lambda host: {"10.0.0.3": "10.0.0.4"}[host])
+    monkeypatch.setattr(group_module.machine, "interface", lambda address: {"10.0.0.4": "eth7"}[address])
     group = ProcessGroup(1, 2)
     for users in ({}, {"GLOO_SOCKET_IFNAME": "eth1"}):
         environment.clear()

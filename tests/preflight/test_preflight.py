@@ -12,8 +12,7 @@ import pytest
 from drl_cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.preflight.pace import pace_problems
-from drl_cli.preflight.preflight import preflight
-from drl_cli.preflight.resources import check_resources
+from drl_cli.preflight.preflight import check_resources, preflight
 from drl_cli.runs.start_text import memory_text, precision_text, rollout_text
 from drl_cli.runtime.factories import make_limiter, make_replay
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
@@ -284,7 +283,7 @@ def test_a_config_that_can_run_is_accepted(config, monkeypatch, overrides):
 
 
 def test_a_replay_that_is_too_large_names_a_capacity_that_fits(config, monkeypatch):
-    monkeypatch.setattr("drl_cli.preflight.resources.free_memory", lambda: 2**33)  # this machine's changes
+    monkeypatch.setattr("drl_cli.preflight.preflight.free_memory", lambda: 2**33)  # this machine's changes
     long = "total_env_steps=1e12"
     problem = refusal(config("replay.capacity=1e12", long))[1][0]
     fits = float(problem.rpartition(" ")[2])
@@ -316,7 +315,7 @@ PATCH = ("env=drl_cli.envs.probes:Patch-v0", "algo=dqn")
 
 
 def test_a_table_needs_memory_for_the_rows_that_the_run_inserts(config, monkeypatch):
-    monkeypatch.setattr("drl_cli.preflight.resources.free_memory", lambda: 2**33)
+    monkeypatch.setattr("drl_cli.preflight.preflight.free_memory", lambda: 2**33)
     short = config(*PATCH, "replay.capacity=1000000", "total_env_steps=30000")
     spec = environment_spec(short)
     check_resources(short, spec)

@@ -2,12 +2,12 @@ import dataclasses
 
 import pytest
 
-from drl_cli.envs.trials import apart
+from drl_cli.envs import apart
 from drl_cli.errors import RESOURCES, UsageError
-from drl_cli.preflight import resources
+from drl_cli.preflight import preflight
 from drl_cli.preflight.algorithm import memory_problems, try_algorithm
 from drl_cli.preflight.environment import argument_line, environment_spec, try_environment
-from drl_cli.preflight.resources import check_resources, check_workers
+from drl_cli.preflight.preflight import check_resources, check_workers
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
 
@@ -19,8 +19,8 @@ def base(composed):
 
 @pytest.mark.parametrize(("missing", "refused"), [(0, False), (1, True)])
 def test_workers_may_fill_the_free_memory_exactly(base, monkeypatch, missing, refused):
-    needed = 2 * resources.WORKER_BYTES
-    monkeypatch.setattr(resources, "free_memory", lambda: needed - missing)
+    needed = 2 * preflight.WORKER_BYTES
+    monkeypatch.setattr(preflight, "free_memory", lambda: needed - missing)
     config = dataclasses.replace(base, mode="async", worker=dataclasses.replace(base.worker, envs=1))
     if not refused:
         check_workers(config)
@@ -32,8 +32,8 @@ def test_workers_may_fill_the_free_memory_exactly(base, monkeypatch, missing, re
 
 @pytest.mark.parametrize(("num", "is_said"), [(8, False), (9, True)])
 def test_many_more_workers_than_cores_are_warned_of(base, monkeypatch, capsys, num, is_said):
-    monkeypatch.setattr(resources, "num_cores", lambda: 2)
-    monkeypatch.setattr(resources, "free_memory", lambda: 2**40)
+    monkeypatch.setattr(preflight, "num_cores", lambda: 2)
+    monkeypatch.setattr(preflight, "free_memory", lambda: 2**40)
     worker = dataclasses.replace(base.worker, num=num)
     for mode in ("single", "async"):
         check_workers(dataclasses.replace(base, mode=mode, worker=worker))
@@ -56,7 +56,7 @@ def spec(base):
     ],
 )
 def test_a_setting_may_fill_the_free_memory_exactly(composed, monkeypatch, tmp_path, spec, overrides, free, line):
-    monkeypatch.setattr(resources, "free_memory", lambda: free)
+    monkeypatch.setattr(preflight, "free_memory", lambda: free)
     small = (
         *("worker.num=2", "replay.capacity=1000", "trainer.batch_size=8", "trainer.updates_per_call=1"),
         f"output_dir={tmp_path}",

@@ -6,7 +6,7 @@ from fake_services import install_wandb
 
 from drl_cli.errors import MISSING, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.environment import check_evaluation, environment_spec
-from drl_cli.preflight.recording import check_recording
+from drl_cli.preflight.preflight import check_recording
 from drl_cli.runs.changes import changed_code
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.settings.compose import compose
@@ -46,7 +46,7 @@ def refusal(check, *args):
 def test_what_is_no_recorder_or_evaluator_is_refused(override, code, problem, tmp_path, monkeypatch):
     (tmp_path / "broken_recorder.py").write_text("raise OSError('no licence')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("drl_cli.preflight.recording.source_file", lambda module: module)
+    monkeypatch.setattr("drl_cli.preflight.preflight.source_file", lambda module: module)
     found, (line,) = refusal(check_recording, telling(override))
     assert found == code
     assert line.startswith(problem)
@@ -61,7 +61,7 @@ def test_an_unknown_argument_of_the_evaluation_environment_has_its_own_key():
 @pytest.mark.slow
 def test_recorders_and_evaluators_that_fit_are_accepted(monkeypatch):
     check_recording(telling("logger.recorders=[telling:Own]", "manage.evaluator=telling:Generous"))
-    monkeypatch.setattr("drl_cli.preflight.recording.source_file", lambda module: module)
+    monkeypatch.setattr("drl_cli.preflight.preflight.source_file", lambda module: module)
     for place in ("http://host:5000", "databricks", "offline"):
         check_recording(telling(f"logger.mlflow='{place}'"))
 
@@ -69,7 +69,7 @@ def test_recorders_and_evaluators_that_fit_are_accepted(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("package", "value"), [("wandb", "offline"), ("mlflow", "http://server:5000")])
 def test_a_missing_package_is_an_extra(package, value, monkeypatch):
-    monkeypatch.setattr("drl_cli.preflight.recording.source_file", lambda module: None)
+    monkeypatch.setattr("drl_cli.preflight.preflight.source_file", lambda module: None)
     code, (line,) = refusal(check_recording, telling(f"logger.{package}={value}"))
     assert code == MISSING
     assert line == f"logger.{package}={value} needs a package that is not installed:  pip install 'drl-cli[{package}]'"

@@ -1,6 +1,6 @@
 import pytest
 
-from drl_cli.envs.trials.apart import Seen
+from drl_cli.envs.apart import Seen
 from drl_cli.errors import UsageError
 from drl_cli.runs import auto
 from drl_cli.runs.auto import choose, naming_choice, with_auto

@@ -19,7 +19,7 @@ from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.files.checkpoint import open_checkpoint, read_manifest
 from drl_cli.runtime.files.retention import cut_back
-from drl_cli.settings import device, fill
+from drl_cli.settings import fill
 from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
@@ -331,14 +331,14 @@ def test_the_end_of_a_killed_runs_manage_process_is_awaited(copied):
 
 
 def test_the_device_is_chosen_once(train_here, monkeypatch):
-    """A resumed run keeps its device, on whatever machine, because GPUs draw other random numbers."""
+    """A resumed run keeps its fill, on whatever machine, because GPUs draw other random numbers."""
     _, folder = train_here("env=Pendulum-v1", "mode=single")
     monkeypatch.setattr(gpu, "has_driver", lambda: True)
     monkeypatch.setattr(gpu, "gpus", lambda: pytest.fail("asked"))
-    monkeypatch.setattr(device, "WIDE", 1)  # so that a new run takes the GPU
+    monkeypatch.setattr(fill, "WIDE", 1)  # so that a new run takes the GPU
     command = with_config_of(folder, read_command([f"resume={folder}", "total_env_steps=192"]))
     resumed = resume(compose(command.overrides, command.config_file), [])
-    assert device.with_device(resumed.config, read_spec(resumed.config.env)) == (resumed.config, [])
+    assert fill.with_device(resumed.config, read_spec(resumed.config.env)) == (resumed.config, [])
     assert [change.text for change in resumed.changes] == ["total_env_steps=192 (was 160)"]
 
 

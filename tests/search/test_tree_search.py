@@ -17,9 +17,9 @@ from drl_cli.chains.variants import builder, tensors_of
 from drl_cli.chains.when import When
 from drl_cli.search import compiled, run
 from drl_cli.search.formulas import Gumbel, Puct
-from drl_cli.search.plain import Plain
-from drl_cli.search.repeated import Repeated
+from drl_cli.search.model import Repeated
 from drl_cli.search.run import Found
+from drl_cli.search.trees import Plain
 
 
 class Corridor:

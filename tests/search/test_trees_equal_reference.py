@@ -9,8 +9,8 @@ from tree_reference import GumbelSearch, Node, PuctSearch, SampledSearch, Search
 
 from drl_cli.search import compiled, run
 from drl_cli.search.formulas import Gumbel
+from drl_cli.search.model import Sampled
 from drl_cli.search.run import Found
-from drl_cli.search.sampled import Sampled
 from drl_cli.search.trees import LAYOUT, Trees
 
 

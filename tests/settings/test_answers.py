@@ -470,7 +470,7 @@ def test_other_tasks_of_dm_control_ask_for_its_package(place, answer, monkeypatc
 def test_rendering_mujoco_in_a_window_needs_a_display(place, answer, monkeypatch):
     for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("drl_cli.utils.headless.sys.platform", "linux")
+    monkeypatch.setattr("drl_cli.utils.machine.sys.platform", "linux")
     says = "env.kwargs.render_mode=human needs a display; leave it out, and record a video with drl-play run=RUN"
     monkeypatch.setattr("drl_cli.preflight.environment.is_mujoco", lambda id: id == "Pendulum-v1")
     assert_answer(place, answer("env=Pendulum-v1 env.kwargs.render_mode=human"), 3, says)
@@ -487,7 +487,7 @@ def test_without_ale_py_the_extra_is_named(place, answer, monkeypatch):
     def missing(name):
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("drl_cli.envs.ale_vector.metadata.version", missing)
+    monkeypatch.setattr("drl_cli.envs.atari.metadata.version", missing)
     says = "env.backend=ale needs ale-py:  pip install 'drl-cli[atari]'"
     assert_answer(place, answer("env=Pong algo=dqn env.backend=ale"), 3, says)
 

@@ -4,13 +4,11 @@ import gymnasium
 import pytest
 from graphs import make_config
 
-from drl_cli.envs import catalog, make
-from drl_cli.envs.games import names as games
+from drl_cli.envs import catalog, games, make
 from drl_cli.errors import UsageError
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.settings import env_names
-from drl_cli.settings.env_names import check_env
-from drl_cli.settings.hydra_plugins import env_options
+from drl_cli.settings.env_names import check_env, env_options
 
 
 @pytest.fixture(autouse=True)
@@ -69,10 +67,10 @@ def test_a_file_in_conf_says_so_too(option, id, absent):
 
 def test_games_are_found_in_the_files_of_their_packages(installed):
     assert {id: (spec.entry_point, spec.kwargs) for id, spec in installed.items()} == {
-        "ALE/Pong-v5": ("drl_cli.envs.games.atari:Atari", {"game": "pong"}),
-        "ALE/SpaceInvaders-v5": ("drl_cli.envs.games.atari:Atari", {"game": "space_invaders"}),
-        "MinAtar/Breakout-v1": ("drl_cli.envs.games.minatar:MinAtar", {"game": "breakout"}),
-        "MinAtar/Breakout-v0": ("drl_cli.envs.games.minatar:MinAtar", {"game": "breakout", "minimal_actions": False}),
+        "ALE/Pong-v5": ("drl_cli.envs.atari:Atari", {"game": "pong"}),
+        "ALE/SpaceInvaders-v5": ("drl_cli.envs.atari:Atari", {"game": "space_invaders"}),
+        "MinAtar/Breakout-v1": ("drl_cli.envs.minatar:MinAtar", {"game": "breakout"}),
+        "MinAtar/Breakout-v0": ("drl_cli.envs.minatar:MinAtar", {"game": "breakout", "minimal_actions": False}),
     }
     check_env("ALE/SpaceInvaders-v5", [])
 

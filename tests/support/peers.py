@@ -5,7 +5,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from drl_cli.testing.together import Together
+from drl_cli.testing.case import Together
 
 _mine = {}  # in a peer's process: its group
 

@@ -6,10 +6,9 @@ import json
 import pytest
 
 from drl_cli.settings.space import parse
-from drl_cli.sweeps import multirun, ranking
-from drl_cli.sweeps.job import Job
-from drl_cli.sweeps.sweep import Sweep
-from drl_cli.sweeps.table import SweepView
+from drl_cli.sweeps import multirun, results
+from drl_cli.sweeps.jobs import SweepView
+from drl_cli.sweeps.sweep import Job, Sweep
 
 SUMMARY = {"exit_code": 0, "best_return": -140.23, "final_return": -150, "env_steps": 12000, "wall_s": 34.2}
 
@@ -156,14 +155,14 @@ def test_a_best_run_without_a_checkpoint_is_not_recommended_for_evaluation(sweep
     monkeypatch.chdir(tmp_path)
     ended(sweep)
     (sweep.folder.parent / "run2" / "checkpoints" / "best").rmdir()
-    ranking.print_next(sweep)
+    results.print_next(sweep)
     assert capsys.readouterr().out == f"next: drl-compare {sweep.folder.relative_to(tmp_path)}\n"
 
 
 def test_a_long_ranking_names_the_file_with_all_rows(capsys, monkeypatch):
-    monkeypatch.setattr(ranking, "MOST_ROWS", 2)
+    monkeypatch.setattr(results, "MOST_ROWS", 2)
     scores = (1.0, None, 3.0, float("nan"))
-    ranking.print_values(
+    results.print_values(
         "score", [(score, {"algo.lr": 0.5}, {"member": i}) for i, score in enumerate(scores)], "all.csv"
     )
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [

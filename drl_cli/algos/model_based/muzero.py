@@ -135,7 +135,7 @@ class Policy(TorchPolicy):
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         from drl_cli.chains.replays import Replays  # imports torch
-        from drl_cli.search.repeated import Repeated
+        from drl_cli.search.model import Repeated
 
         with torch.random.fork_rng(devices=[]):  # so that a new policy does not advance the trainer's generator
             super().__init__(config, network, spec, seed)

@@ -142,8 +142,8 @@ def search(config: Any, model: Model, obs: Any, normal: Tensor, noise: Array) ->
     Each of the M = simulations + 1 nodes of a tree has K candidate actions, made from the standard normal noise
     `normal` `[N, M, K, A]`. `noise` `[N, K]` is Gumbel noise at the root, or zeros. All candidates have the same prior.
     """
+    from drl_cli.search.model import Sampled, draw_tanh_gaussian
     from drl_cli.search.run import gumbel  # imports torch
-    from drl_cli.search.sampled import Sampled, draw_tanh_gaussian
 
     def draw(policy: Tensor, node_noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the candidates `[N, K, A]` of one node, made from noise `[N, K, A]`, and their prior logits `[N, K]`.

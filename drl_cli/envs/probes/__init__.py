@@ -2,11 +2,19 @@
 
 import gymnasium
 
-from drl_cli.envs.probes.answers import Choose, Masked, Reach, Scaled, Switches
-from drl_cli.envs.probes.bit_flip import BitFlip
-from drl_cli.envs.probes.counters import Counter, Faulty, Frames, Tree, stamp
-from drl_cli.envs.probes.episodes import Chain, Cue, Forever, Positions, Sleeper
-from drl_cli.envs.probes.images import Both, BothReach, Patch, PatchReach
+from drl_cli.envs.probes.episodes import Chain, Counter, Cue, Faulty, Forever, Frames, Positions, Sleeper, Tree, stamp
+from drl_cli.envs.probes.one_step import (
+    BitFlip,
+    Both,
+    BothReach,
+    Choose,
+    Masked,
+    Patch,
+    PatchReach,
+    Reach,
+    Scaled,
+    Switches,
+)
 
 __all__ = ["Counter", "Frames", "stamp"]
 

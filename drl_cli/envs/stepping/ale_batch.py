@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from drl_cli.envs.actions import ActionMap
-from drl_cli.envs.ale_vector import make_vector
+from drl_cli.envs.atari import Atari, make_vector
 from drl_cli.envs.config import EnvConfig
-from drl_cli.envs.games.atari import Atari
 from drl_cli.envs.make import build
 from drl_cli.envs.stepping.pooled import PooledEnvs
 from drl_cli.envs.stepping.step import Step

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.envs.config import EnvConfig, EnvFault
-from drl_cli.envs.faults import as_fault, because, is_surely_finite, not_finite, reset_result
-from drl_cli.envs.hang import Hung
+from drl_cli.envs.faults import Hung, as_fault, because, is_surely_finite, not_finite, reset_result
 from drl_cli.envs.make import Env
 from drl_cli.envs.observations import Parts
 from drl_cli.envs.stepping.episode import MAX_STEPS, Beginning, generator_state, set_generator

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from drl_cli.envs.config import EnvFault
-from drl_cli.envs.hang import CallWatch
+from drl_cli.envs.faults import CallWatch
 from drl_cli.types import Array, Columns, Episode, Obs, State, flat_columns
 
 

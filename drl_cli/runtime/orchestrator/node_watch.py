@@ -9,7 +9,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.utils.clock import now
-from drl_cli.utils.run_log import tell
+from drl_cli.utils.shown import tell
 
 log = logging.getLogger(__name__)
 

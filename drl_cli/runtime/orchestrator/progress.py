@@ -20,7 +20,7 @@ from drl_cli.runtime.messages import EvalReport, InsertTransition, MessageCounts
 from drl_cli.runtime.place.usage import Usage
 from drl_cli.utils.clock import Waiting, now
 from drl_cli.utils.files import regular
-from drl_cli.utils.run_log import tell
+from drl_cli.utils.shown import tell
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from drl_cli.utils.private import base_folder
+from drl_cli.utils.files import base_folder
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from drl_cli.utils.compiling import compiler_since
+from drl_cli.utils.clock import compiler_since
 from drl_cli.utils.files import replace_file
 
 TELL_S = 1.0
@@ -20,7 +20,7 @@ TELL_S = 1.0
 
 
 class News(NamedTuple):
-    """`steps` are the result of the role's method `told_steps`, if it has one. `compiler_since`: see compiling.py."""
+    """`steps` are the result of the role's method `told_steps`, if it has one. `compiler_since`: see clock.py."""
 
     steps: tuple[Any, ...] = ()
     compiler_since: float | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drl_cli.convert.program import Program
 from drl_cli.data.dataset import SCORE, normalised
-from drl_cli.metrics.background import one_line
+from drl_cli.metrics.recorders import one_line
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint_writer import CheckpointWriter
 from drl_cli.runtime.messages import Draft, EvalReport, LoadParams, ProcessUse

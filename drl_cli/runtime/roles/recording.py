@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from drl_cli.metrics.background import BackgroundRecorder
-from drl_cli.metrics.mlflow import Mlflow
-from drl_cli.metrics.recorders import Csv, JsonLines, Recorder, RunInfo, Value, VideoRecorder
+from drl_cli.metrics.recorders import (
+    BackgroundRecorder,
+    Csv,
+    JsonLines,
+    Mlflow,
+    Recorder,
+    RunInfo,
+    Value,
+    VideoRecorder,
+    Wandb,
+)
 from drl_cli.metrics.tensorboard import TensorBoard
-from drl_cli.metrics.wandb import Wandb
 from drl_cli.runtime.config import Config
 from drl_cli.types import flatten
 from drl_cli.utils.clock import now

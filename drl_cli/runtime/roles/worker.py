@@ -12,8 +12,7 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.convert.program import Program
 from drl_cli.data.columns import data_schema
 from drl_cli.envs.config import EnvFault
-from drl_cli.envs.faults import endless
-from drl_cli.envs.hang import hang_limit
+from drl_cli.envs.faults import endless, hang_limit
 from drl_cli.envs.stepping.ale_batch import AleBatch
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from drl_cli.envs.probes.images import PATCH
+from drl_cli.envs.probes.one_step import PATCH
 
 
 def make(name, **kwargs):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from graphs import TINY, make_config
 
-from drl_cli.envs import ale_vector
+from drl_cli.envs import atari
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, MissingExtra
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
@@ -234,13 +234,13 @@ def test_threads_do_not_change_the_results():
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "num_envs", "threads"), [("single", 2, 2), ("single", 4, 3), ("sync", 4, 1)])
 def test_threads_of_a_worker(monkeypatch, mode, num_envs, threads):
-    given, vector_env = {}, ale_vector._vector_env()
+    given, vector_env = {}, atari._vector_env()
 
     def made(game, size, **kwargs):
         given.update(kwargs, size=size)
         return vector_env(game, size, **kwargs)
 
-    monkeypatch.setattr(ale_vector, "_vector_env", lambda: made)
+    monkeypatch.setattr(atari, "_vector_env", lambda: made)
     monkeypatch.setattr("drl_cli.runtime.roles.worker.num_cores", lambda: 3)
     game = ("env=Pong", "algo=dqn", "env.backend=ale", "network.channels=0.125", "network.hidden=[8]")
     asked = make_config(*TINY, *game, f"mode={mode}", "worker.num=1", f"worker.envs={num_envs}", "worker.block_rows=40")
@@ -287,10 +287,10 @@ def test_evaluations_may_use_what_the_vector_environment_lacks():
 def test_a_missing_or_old_package_is_named(monkeypatch, version, answer):
     def installed(name):
         if version is None:
-            raise ale_vector.metadata.PackageNotFoundError(name)
+            raise atari.metadata.PackageNotFoundError(name)
         return version
 
-    monkeypatch.setattr(ale_vector.metadata, "version", installed)
+    monkeypatch.setattr(atari.metadata, "version", installed)
     with pytest.raises(MissingExtra, match=f"^{re.escape(answer)}$"):
         read_spec(config("Pong"))
 

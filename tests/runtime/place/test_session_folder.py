@@ -7,7 +7,7 @@ import pytest
 
 from drl_cli.runtime.place import session_folder
 from drl_cli.runtime.place.session_folder import IN_FOLDER, SOCKET_BYTES, SessionFolder, protect_token, token_path
-from drl_cli.utils.private import base_folder
+from drl_cli.utils.files import base_folder
 
 HOLD = """
 from drl_cli.runtime.place.session_folder import SessionFolder

@@ -6,7 +6,7 @@ import pytest
 from drl_cli.runtime.place import told
 from drl_cli.runtime.place.handles import LocalHandle
 from drl_cli.runtime.place.told import News
-from drl_cli.utils.compiling import compiler_since, waiting_for_compiler
+from drl_cli.utils.clock import compiler_since, waiting_for_compiler
 
 
 class Role:

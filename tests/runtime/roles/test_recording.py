@@ -14,7 +14,7 @@ from drl_cli.runtime.roles import recording
 from drl_cli.runtime.roles.evaluator import Evaluator, make_evaluator
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.recording import EVAL_COLUMNS
-from drl_cli.utils import headless
+from drl_cli.utils import machine
 from drl_cli.utils.seeding import integers
 
 TELLING = ("env=telling:Telling-v0", "logger.tensorboard=true", "seed=5")
@@ -212,7 +212,7 @@ def test_every_nth_evaluation_is_filmed(make):
 
 def test_films_are_drawn_without_a_screen(make, monkeypatch):
     monkeypatch.setattr(
-        "os.environ", {name: value for name, value in os.environ.items() if name not in headless.DRAWING}
+        "os.environ", {name: value for name, value in os.environ.items() if name not in machine.DRAWING}
     )
     manage = make("manage.video_period=1")
     evaluate(manage, 10)

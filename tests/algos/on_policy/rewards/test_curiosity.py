@@ -9,8 +9,7 @@ from drl_cli.algos.reward_stream import RewardStream
 from drl_cli.errors import UsageError
 from drl_cli.preflight.algorithm import check_network
 from drl_cli.testing import Case, check_algorithm
-from drl_cli.testing.case import equal
-from drl_cli.testing.together import Together
+from drl_cli.testing.case import Together, equal
 
 NAMES = ("rnd", "icm")
 PROBES = "drl_cli.envs.probes"

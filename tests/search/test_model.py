@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from drl_cli.search import run
-from drl_cli.search.sampled import Sampled, draw_tanh_gaussian
+from drl_cli.search.model import Sampled, draw_tanh_gaussian
 
 
 def test_the_prior_corrects_for_the_proposal() -> None:

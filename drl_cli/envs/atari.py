@@ -1,17 +1,72 @@
-"""Atari games with the preprocessing of DQN: frame skip, pooling, 84x84 grey frames, stacking (extra `atari`)."""
+"""Atari: single environments and ale-py's vector environment (env.backend=ale)."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.utils import seeding
+from packaging.version import Version
 
-from drl_cli.envs.games.area import AreaResize
-from drl_cli.envs.games.kwargs import check_choice, check_number
+from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
+from drl_cli.envs.games import check_choice, check_number, games
 from drl_cli.types import Array, FrameStack, State
 from drl_cli.utils.ranges import Range
+
+
+class AreaResize:
+    """Resizes grey images uint8 `[height, width]` to `[size, size]`. Height and width must not be multiples of `size`.
+
+    The result has the same bytes as OpenCV's `resize` with INTER_AREA, because both sum in the same order (along rows
+    first). This class is as fast as OpenCV on one thread, and avoids the 150 MB of memory that OpenCV needs.
+    """
+
+    def __init__(self, shape: Sequence[int], size: int) -> None:
+        height, width = shape
+        self._rows, self._columns = _parts(height, size), _parts(width, size)
+
+    def __call__(self, image: Array) -> Array:
+        across = _sum(image.T.astype(np.float32, order="C"), self._columns)  # transposed, because taking rows is faster
+        small = _sum(np.ascontiguousarray(across.T), self._rows)
+        return np.rint(small, out=small).astype(np.uint8)
+
+
+Parts = list[tuple[Array, Array]]
+"""Pairs of old row indices `[size]` and weights `[size, 1]`. The weighted sum over all pairs gives the new rows."""
+
+
+def _sum(image: Array, parts: Parts) -> Array:
+    (index, weight), *rest = parts
+    total: Array = image.take(index, 0)
+    total *= weight
+    for index, weight in rest:
+        part = image.take(index, 0)
+        part *= weight
+        total += part
+    return total
+
+
+def _parts(length: int, size: int) -> Parts:
+    scale = length / size
+    covered: list[list[tuple[int, float]]] = []
+    for i in range(size):
+        start, stop = i * scale, min((i + 1) * scale, length)
+        first, last = math.ceil(start - 1e-9), math.floor(stop + 1e-9)
+        parts = [(first - 1, first - start)] if first - start > 1e-3 else []
+        parts += [(j, 1.0) for j in range(first, last)]
+        parts += [(last, stop - last)] if stop - last > 1e-3 else []
+        covered.append([(j, share / scale) for j, share in parts])
+    most = max(map(len, covered))
+    padded = [parts + [(0, 0.0)] * (most - len(parts)) for parts in covered]
+    return [
+        (np.array([parts[k][0] for parts in padded]), np.array([[parts[k][1]] for parts in padded], np.float32))
+        for k in range(most)
+    ]
+
 
 SIZE = 84
 """Height and width of a frame in pixels."""
@@ -161,3 +216,62 @@ class Atari(gymnasium.Env[Array, Any]):
         """
         np.maximum(self._last_two[0], self._last_two[1], out=self._last_two[0])
         return self._resize(self._last_two[0])
+
+
+OLDEST = "0.12.1"
+"""Oldest version of ale-py that can be used. A reset of some of the environments blocks for ever in version 0.12.0."""
+
+
+def check_game(config: EnvConfig) -> None:
+    """Raise MissingExtra or EnvError, with one line of advice, if ale-py's vector environment can't play the config."""
+    _vector_env()
+    game = games().get(config.id)
+    if game is None or not str(game.entry_point).endswith(":Atari"):
+        names = "only Atari games, such as env=Pong or env=ALE/Seaquest-v5"
+        raise EnvError(f"env: env.backend=ale has {names}, not {config.id!r}; say env.backend=gymnasium")
+    for name in ("mode", "difficulty"):
+        if config.kwargs.get(name) is not None:
+            raise EnvError(
+                f"env.kwargs.{name}: ale-py's vector environment can't set the {name}; say env.backend=gymnasium"
+            )
+
+
+def make_vector(game: Atari, size: int, num_threads: int = 1) -> Any:  # Any: ale-py has no precise types
+    """Return a vector environment with `size` environments that play as `game` does.
+
+    The results do not depend on `num_threads`. The caller must do three things, because the vector environment differs
+    from `Atari`:
+
+    - reset an environment again if its episode began without no-op frames and `game.noop_max` is above 0. The vector
+      environment plays 0 to `noop_max` no-op frames, `Atari` plays 1 to `noop_max`.
+    - replace the black frames before the first frame of an episode by copies of the first frame.
+    - derive lost lives from the info `lives`.
+    """
+    return _vector_env()(
+        game.game,
+        size,
+        num_threads=num_threads,
+        max_num_frames_per_episode=game.max_frames,
+        repeat_action_probability=game.sticky,
+        full_action_space=game.full_action_set,
+        img_height=SIZE,
+        img_width=SIZE,
+        stack_num=game.frame_stack.k,
+        frameskip=game.frameskip,
+        noop_max=game.noop_max + 1 if game.noop_max else 0,
+        episodic_life=False,
+        reward_clipping=False,
+        use_fire_reset=False,
+    )
+
+
+def _vector_env() -> Any:
+    try:
+        installed = metadata.version("ale-py")
+    except metadata.PackageNotFoundError as error:
+        raise MissingExtra("env.backend=ale needs ale-py:  pip install 'drl-cli[atari]'") from error
+    if Version(installed) < Version(OLDEST):
+        raise MissingExtra(f"env.backend=ale needs ale-py {OLDEST}, not {installed}:  pip install 'ale-py>={OLDEST}'")
+    from ale_py.vector_env import AtariVectorEnv
+
+    return AtariVectorEnv

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from gymnasium.spaces import Box, Discrete
 
+from drl_cli.envs.apart import ProcessEnded, Ticks, apart, is_shipped, spec_apart, trial_apart, try_apart
 from drl_cli.envs.config import EnvConfig, EnvFault
-from drl_cli.envs.trials.apart import ProcessEnded, Ticks, apart, is_shipped, spec_apart, trial_apart, try_apart
 from drl_cli.errors import TERMINATED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
@@ -137,7 +137,7 @@ def test_a_hang_ends_at_the_timeout_and_a_slow_trial_does_not():
 
 def test_the_timer_of_a_call_is_set_again_after_an_eighth_of_the_timeout(monkeypatch, tmp_path):
     moments, limits = iter([10.0, 10.5, 11.1, 11.2]), []
-    monkeypatch.setattr("drl_cli.envs.trials.apart.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("drl_cli.envs.apart.time.monotonic", lambda: next(moments))
     monkeypatch.setattr("faulthandler.dump_traceback_later", lambda limit, **options: limits.append(limit))
     with (tmp_path / "notes").open("w+b") as notes:
         tick = Ticks(notes.fileno(), 8.0)

@@ -1,4 +1,4 @@
-"""The games of MinAtar (Young & Tian 2019, arXiv 1903.03176) on boards of 10x10 cells (extra `minatar`)."""
+"""MinAtar's games as Gymnasium environments."""
 
 import importlib.util
 from functools import cache
@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from drl_cli.envs.config import EnvError
-from drl_cli.envs.games.kwargs import check_number
+from drl_cli.envs.games import check_number
 from drl_cli.types import Array, State
 from drl_cli.utils.ranges import Range
 

@@ -5,8 +5,8 @@ import pytest
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import CHECKPOINT, UsageError
+from drl_cli.preflight.algorithm import misfit
 from drl_cli.preflight.preflight import preflight
-from drl_cli.preflight.weights import misfit
 from drl_cli.runs.weights import find_weights, with_weights
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.files.checkpoint import load_model, save_model

@@ -3,9 +3,9 @@ import csv
 import pytest
 from run_folders import make_run
 
-from drl_cli.sweeps.ranking import print_jobs, print_next
+from drl_cli.sweeps.jobs import line
+from drl_cli.sweeps.results import print_jobs, print_next
 from drl_cli.sweeps.sweep import Sweep
-from drl_cli.sweeps.table import line
 
 
 @pytest.fixture

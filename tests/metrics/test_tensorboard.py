@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from drl_cli.metrics import film as module
-from drl_cli.metrics.film import MAX_BYTES, MAX_FRAMES, Film, size_of
-from drl_cli.metrics.tensorboard import BUFFER_BYTES
+from drl_cli.metrics import tensorboard as module
+from drl_cli.metrics.tensorboard import BUFFER_BYTES, MAX_BYTES, MAX_FRAMES, Film, size_of
 
 
 def frame(number, shape=(20, 30, 3)):

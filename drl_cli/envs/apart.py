@@ -15,10 +15,10 @@ from typing import NamedTuple, NoReturn, TypeVar
 import gymnasium
 
 from drl_cli.envs.config import EnvConfig, EnvFault
-from drl_cli.envs.games.names import games
-from drl_cli.envs.hang import Tick, no_tick
+from drl_cli.envs.faults import Tick, no_tick
+from drl_cli.envs.games import games
 from drl_cli.envs.make import read_spec
-from drl_cli.envs.trials.trial import Trial, try_env
+from drl_cli.envs.trial import Trial, try_env
 from drl_cli.types import EnvSpec
 from drl_cli.utils.outside import bare_import, innermost_last, place, raised
 
