@@ -5,8 +5,7 @@ A batch has B windows of L steps. Each step stores the result of a search, unles
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from drl_cli.algos.base import Batch
 from drl_cli.losses.distributional import two_hot_loss
@@ -25,59 +24,60 @@ if TYPE_CHECKING:
     from drl_cli.search.model import Embedding
     from drl_cli.search.run import Found
 
+Searched: TypeAlias = "tuple[Array, dict[str, Tensor]]"
+"""The result of a function `search`: the actions `[N, ...]`, and the columns `[N, ...]` that replay stores."""
 EPS = 1e-3
 """eps of h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, which compresses rewards and values (MuZero, appendix F)."""
 
 
-class Support:
-    """Converts between scalars (rewards, values) and distributions over the integers -size, ..., size.
+def support(config: Any, device: torch.device | None = None) -> Tensor:
+    """Return the integers -config.support, ..., config.support."""
+    return torch.linspace(-config.support, config.support, 2 * config.support + 1, device=device)
 
-    A scalar x is represented by a distribution with the mean h(x), see `EPS`.
+
+def scalars(logits: Tensor, support: Tensor) -> Tensor:
+    """Return the scalars x `[...]` that the logits `[..., K]` of distributions over the `support` `[K]` represent.
+
+    The mean of a distribution is h(x), see `EPS`.
     """
-
-    def __init__(self, size: int, device: torch.device | None = None) -> None:
-        self.values = torch.linspace(-size, size, 2 * size + 1, device=device)
-
-    def scalars(self, logits: Tensor) -> Tensor:
-        """Return the scalars `[...]` that the logits `[..., 2 size + 1]` of distributions represent."""
-        compressed = (logits.softmax(-1) * self.values).sum(-1)  # the mean of the distribution, h(x)
-        scalars: Tensor = unscaled(compressed, EPS)
-        return scalars
-
-    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the cross-entropy `[...]` of predicted logits `[..., 2 size + 1]` and target scalars `[...]`.
-
-        A target is compressed by h (see `EPS`), clipped to [-size, size], and then represented by probabilities of the
-        two nearest integers, whose mean is the compressed target.
-        """
-        return two_hot_loss(logits, rescaled(target, EPS), self.values)
+    result: Tensor = unscaled((logits.softmax(-1) * support).sum(-1), EPS)
+    return result
 
 
-def build_networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy_size: int) -> Mapping[str, nn.Module]:
-    """Return new networks by name: representation, dynamics and prediction.
+def scalar_loss(logits: Tensor, target: Tensor, support: Tensor) -> Tensor:
+    """Return the cross-entropy `[...]` of predicted logits `[..., K]` and target scalars `[...]`.
+
+    A target is compressed by h (see `EPS`), clipped to the support, and then represented by probabilities of the two
+    nearest integers, whose mean is the compressed target.
+    """
+    return two_hot_loss(logits, rescaled(target, EPS), support)
+
+
+def networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy_size: int = 0) -> dict[str, nn.Module]:
+    """Return the networks by name. `policy_size` is the number of outputs that give the policy (default: the actions).
 
     With `config.value_prefix`, the network `value_prefix` predicts sums of rewards, and the dynamics predict no reward.
-    `policy_size` is the number of outputs that give the policy in one state. Rewards and values are distributions over
-    the integers from -`config.support` to `config.support`.
+    Rewards and values are distributions over the integers from -`config.support` to `config.support`. With
+    `config.consistency`, projection and predictor are the heads of EfficientZero's loss, which a search does not need.
     """
-    from drl_cli.networks.world_model import Dynamics, Prediction, Representation, ValuePrefix  # imports torch
+    from drl_cli.networks.world_model import ConsistencyMLP, Dynamics, Prediction, Representation, ValuePrefix
 
     bins = 2 * config.support + 1
-    networks: dict[str, nn.Module] = {
+    parts: dict[str, nn.Module] = {
         "representation": Representation(network, spec),
         "dynamics": Dynamics(network, spec.action.size, 0 if config.value_prefix else bins),
-        "prediction": Prediction(network, policy_size, bins),
+        "prediction": Prediction(network, policy_size or spec.action.size, bins),
     }
     if config.value_prefix:
-        networks["value_prefix"] = ValuePrefix(network, bins)
-    return networks
+        parts["value_prefix"] = ValuePrefix(network, bins)
+    if config.consistency:
+        parts |= {"projection": ConsistencyMLP(network), "predictor": ConsistencyMLP(network)}
+    return parts
 
 
-def build_heads(network: NetworkConfig) -> Mapping[str, nn.Module]:
-    """Return two new networks of EfficientZero's consistency loss: projection and predictor. A search needs neither."""
-    from drl_cli.networks.world_model import ConsistencyMLP  # imports torch
-
-    return {"projection": ConsistencyMLP(network), "predictor": ConsistencyMLP(network)}
+def policy_parts(config: Any) -> tuple[str, ...]:
+    """Return the names of the networks that a search calls."""
+    return ("representation", "dynamics", "prediction", *["value_prefix"] * config.value_prefix)
 
 
 def action_inputs(action: Tensor, spec: ActionSpec) -> Tensor:
@@ -85,7 +85,7 @@ def action_inputs(action: Tensor, spec: ActionSpec) -> Tensor:
     return action if spec.kind == "box" else one_hot(action, spec.size)
 
 
-def make_model(nets: Nets, config: Any, support: Support, action: ActionSpec) -> SearchModel:  # Any: ModelConfig
+def make_model(nets: Nets, config: Any, support: Tensor, action: ActionSpec) -> SearchModel:  # Any: ModelConfig
     """Return a model for tree searches that calls the networks `nets`; a PrefixModel with `config.value_prefix`."""
     kind = PrefixModel if config.value_prefix else SearchModel
     return kind(nets, config, support, action)
@@ -97,18 +97,18 @@ class SearchModel:
     Embeddings are latent states `[B, Z]`. Rewards and values are scalars in the unit of the environment's reward.
     """
 
-    def __init__(self, nets: Nets, config: Any, support: Support, action: ActionSpec) -> None:  # Any: ModelConfig
+    def __init__(self, nets: Nets, config: Any, support: Tensor, action: ActionSpec) -> None:  # Any: ModelConfig
         self.nets, self.config, self.support, self.action = nets, config, support, action
 
     def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:  # Any: a tensor, or a dict of tensors
         latent: Tensor = self.nets.representation(obs)
         policy, value = self.nets.prediction(latent)
-        return latent, policy, self.support.scalars(value)
+        return latent, policy, scalars(value, self.support)
 
     def recurrent(self, embedding: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Embedding]:
         latent, reward = self.nets.dynamics(embedding, action_inputs(action, self.action))
         policy, value = self.nets.prediction(latent)
-        reward, value = self.support.scalars(torch.stack([reward, value])).unbind()  # one call is faster than two
+        reward, value = scalars(torch.stack([reward, value]), self.support).unbind()  # one call is faster than two
         return reward, self.discount(latent), policy, value, latent
 
     def discount(self, latent: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class PrefixModel(SearchModel):
         latent, _ = self.nets.dynamics(latent, action_inputs(action, self.action))
         prefix, memory = self.nets.value_prefix(latent, memory)
         policy, value = self.nets.prediction(latent)
-        prefix, value = self.support.scalars(torch.stack([prefix, value])).unbind()
+        prefix, value = scalars(torch.stack([prefix, value]), self.support).unbind()
         steps = steps + 1.0
         goes_on = steps < self.config.unroll_steps  # otherwise a new sum begins
         next_prefix, next_steps = (torch.where(goes_on, x, 0.0) for x in (prefix, steps))

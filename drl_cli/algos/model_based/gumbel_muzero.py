@@ -11,20 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.model_based import muzero
-from drl_cli.algos.model_based._shared import legal_actions, stored
+import drl_cli.api as drl
+from drl_cli.algos.model_based import _shared, muzero
 from drl_cli.search.formulas import Gumbel
-from drl_cli.types import Array, num_rows
-from drl_cli.utils.lazy import Tensor
-from drl_cli.utils.ranges import Count, Positive
-
-if TYPE_CHECKING:
-    from drl_cli.search.model import Model
-    from drl_cli.search.run import Found
+from drl_cli.types import num_rows
 
 ACTIONS = ("discrete",)
 TABLES = ("windows",)
@@ -35,37 +29,28 @@ MODES = ("single", "sync", "async")
 class Config(muzero.ModelConfig):
     """The options of Gumbel MuZero, which conf/algo/gumbel_muzero.yaml explains."""
 
-    considered_actions: Count
-    value_scale: Positive
+    considered_actions: drl.Count
+    value_scale: drl.Positive
+
+
+def search(config: Any, model: Any, obs: Any, action: Any, explore: Mapping[str, Any] | None) -> _shared.Searched:
+    """Search from observations `[N, ...]`; return what `muzero.search` returns. Gumbel noise at the root explores."""
+    shape, rule = (num_rows(obs), action.size), Gumbel(config.considered_actions, value_scale=config.value_scale)
+    noise = explore["rng"].gumbel(size=shape) if explore else np.zeros(shape)
+    found = drl.search.gumbel(model, obs, config.simulations, noise, rule, legal=_shared.legal_actions(obs))
+    return found.action, _shared.stored(found)
 
 
 class Policy(muzero.Policy):
-    """Chooses actions by Gumbel MuZero's search. The Gumbel noise at the root explores."""
+    """Chooses actions by Gumbel MuZero's search."""
 
-    def search(self, obs: Any, explores: bool) -> tuple[Array, Found]:
-        shape = (num_rows(obs), self.action.size)
-        noise = self.rng.gumbel(size=shape) if explores else np.zeros(shape)
-        found = search(self.config, self.model, obs, noise)
-        return found.action, found
+    search = staticmethod(search)
 
 
 class Algorithm(muzero.Algorithm):
-    """Trains the learned model. Its search, for re-analysis, does not explore."""
+    """Trains the learned model."""
 
-    def search(self, model: Model, obs: Any) -> dict[str, Tensor]:
-        no_noise = np.zeros((num_rows(obs), self.action.size))
-        return stored(search(self.config, model, obs, no_noise))
+    search = staticmethod(search)
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         return {}  # the search explores
-
-
-def search(config: Any, model: Model, obs: Any, noise: Array) -> Found:  # Any: Config, and observations
-    """Make one tree search for each of the observations `[N, ...]`; return the results.
-
-    `noise` `[N, A]` is Gumbel noise for exploration, or zeros. `config.simulations` is the number of simulations.
-    """
-    from drl_cli.search.run import gumbel  # imports torch
-
-    rule = Gumbel(config.considered_actions, value_scale=config.value_scale)
-    return gumbel(model, obs, config.simulations, noise, rule, legal=legal_actions(obs))

@@ -9,7 +9,7 @@ from references import lstm_step, sequential, value_prefix_of
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.model_based import gumbel_muzero
-from drl_cli.algos.model_based._shared import Support, as_windows, unroll_targets
+from drl_cli.algos.model_based._shared import as_windows, scalars, unroll_targets
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 ROWS, LENGTH, K, N, SIZE, GAMMA, ACTIONS = 48, 7, 3, 2, 4, 0.9, 3
@@ -176,7 +176,7 @@ def test_fresh_values_are_those_of_the_target_networks(known_actions):
     batch, targets = windows(), fresh.params.targets
     with torch.no_grad():
         _, value = targets["prediction"](targets["representation"](batch["obs"].flatten(0, 1)))
-    batch["root_value"] = stored.support.scalars(value).view(ROWS, LENGTH)
+    batch["root_value"] = scalars(value, stored.support).view(ROWS, LENGTH)
     batch["policy"][batch["is_random"]] = 0.0  # there is no policy to learn there
     expected = stored.learn(batch | {"is_random": torch.zeros(ROWS, LENGTH, dtype=torch.bool)}, Counts(1))
     update = fresh.learn(batch | {"root_value": torch.full((ROWS, LENGTH), 99.0)}, Counts(1))
@@ -217,8 +217,7 @@ def test_targets(length):
 
 @pytest.mark.parametrize("x", [0.0, 1.0, -3.7, 200.0, -2000.0])
 def test_scalars_return_from_their_distributions(x):
-    support = Support(50)
-    mean = support.scalars(torch.tensor(_two_hot_50(x)).log())
+    mean = scalars(torch.tensor(_two_hot_50(x)).log(), torch.arange(-50.0, 51.0))
     assert float(mean) == pytest.approx(x, rel=1e-4, abs=1e-5)
 
 

@@ -112,8 +112,8 @@ def test_reanalysis_searches_with_the_target_networks(module, share, chosen):
     policy.load(np.concatenate([target.flat.numpy() for target in algorithm.params.targets.values()]))
     rows = algorithm.reanalyzed(as_windows(batch))
     with torch.no_grad():
-        _, found = policy.search(batch["obs"].flatten(0, 1), False)
-    for name, column in policy.stored(found).items():
+        _, columns = policy.searched(batch["obs"].flatten(0, 1))
+    for name, column in columns.items():
         new = column.view(ROWS, LENGTH, *column.shape[1:])
         kept = [i for i in range(ROWS) if i not in chosen]
         torch.testing.assert_close(rows[name][chosen], new[chosen], rtol=1e-4, atol=1e-4)
