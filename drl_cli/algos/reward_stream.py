@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PART = "reward"
 """The name of the reward module among the networks in the algorithm's Params."""
-BUILT_IN = {name: f"drl_cli.algos.on_policy.rewards.{name}:Module" for name in ("rnd", "icm")}
+BUILT_IN = {name: f"drl_cli.algos.rewards:{name.upper()}" for name in ("rnd", "icm")}
 """The import paths of the reward modules of this package, by name."""
 
 

@@ -1,1 +1,0 @@
-"""Intrinsic rewards for on-policy algorithms: RND, ICM and classes of the user."""
