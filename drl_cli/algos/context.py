@@ -30,12 +30,10 @@ class RewardConfig:
 
     @property
     def outside(self) -> str | None:
-        """The import path of the user's reward module, or None if the module is built-in."""
         return self.name if ":" in self.name else None
 
     @property
     def options(self) -> list[str]:
-        """The names of all options that are not None, sorted."""
         return sorted(key for key, value in vars(self).items() if key != "name" and value is not None)
 
     def problems(self) -> Iterator[str]:

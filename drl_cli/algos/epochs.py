@@ -43,7 +43,6 @@ class Minibatches:
         self.step = self.context.chained(self._step, algorithm)
 
     def rollout(self, batch: Batch) -> EncodedRollouts:
-        """Return the batch as a rollout."""
         return EncodedRollouts(batch, self.algorithm.encoder, self.context.group, self.algorithm.config.seq_len)
 
     def of(self, rollout: EncodedRollouts) -> list[Metrics]:
@@ -91,7 +90,6 @@ class Epochs:
         self.skipped = 0
 
     def run(self) -> None:
-        """Make the gradient steps of one epoch."""
         results = self.minibatches.of(self.rollout)
         epoch = [metrics for metrics in results if metrics]
         self.done += epoch
@@ -113,5 +111,4 @@ class Epochs:
 
 
 def mean_of(metrics: Sequence[Metrics], name: str) -> Tensor:
-    """Return the mean of the metric `name` over several gradient steps."""
     return torch.stack([step[name] for step in metrics]).mean()

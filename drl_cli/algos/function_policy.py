@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -25,19 +25,10 @@ if TYPE_CHECKING:
 
 
 FORMS = (ActingEncoder, *NUMPY_FORMS.values())
-Acting = dict[str, Any]  # Any: objects of FORMS
+Acting = dict[str, Any]  # Any: objects of FORMS. A `type[Any]` is the class Algorithm of such a file
 
 
-class Declared(Protocol):
-    """The class Algorithm of such a file."""
-
-    policy_parts: tuple[str, ...]
-    file: ClassVar[Mapping[str, Any]]  # Any: the functions, classes and constants of the file
-    __module__: str
-
-
-def function_policy(algorithm: type[Declared]) -> type[FunctionPolicy]:
-    """Return the class Policy of the file of a class Algorithm."""
+def function_policy(algorithm: type[Any]) -> type[FunctionPolicy]:
     file = algorithm.file
 
     def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
@@ -66,7 +57,7 @@ def in_torch(kind: type[Any]) -> type[Any]:  # Any: a class of policies
     return type(kind.__name__, (kind,), {"__module__": kind.__module__, "may_use_numpy": False})
 
 
-def acting_parts(algorithm: type[Declared], config: Any, network: NetworkConfig, spec: EnvSpec) -> Acting | None:
+def acting_parts(algorithm: type[Any], config: Any, network: NetworkConfig, spec: EnvSpec) -> Acting | None:
     """Return the parts of the policy, which act in numpy, or None if one of them has no numpy form."""
     parts = _in_numpy(algorithm, config, network, spec)
     chosen = {name: parts[name] for name in algorithm.policy_parts} if parts else {}
@@ -74,7 +65,7 @@ def acting_parts(algorithm: type[Declared], config: Any, network: NetworkConfig,
     return chosen if parts and is_whole else None
 
 
-def _in_numpy(algorithm: type[Declared], config: Any, network: NetworkConfig, spec: EnvSpec) -> dict[str, Any]:
+def _in_numpy(algorithm: type[Any], config: Any, network: NetworkConfig, spec: EnvSpec) -> dict[str, Any]:
     """Return the networks of the file, in numpy where they have numpy forms, or {} if that is not possible."""
     try:
         with building(in_numpy=True):
@@ -84,7 +75,7 @@ def _in_numpy(algorithm: type[Declared], config: Any, network: NetworkConfig, sp
     return parts
 
 
-def has_memory(algorithm: type[Declared], config: Any, network: NetworkConfig, spec: EnvSpec) -> bool:
+def has_memory(algorithm: type[Any], config: Any, network: NetworkConfig, spec: EnvSpec) -> bool:
     """Return whether the policy has a memory: `network.memory`, in an encoder that the policy calls."""
     if network.memory == "none":
         return False
@@ -114,7 +105,7 @@ class FunctionPolicy(TorchPolicy):
     torso or a memory. Otherwise, `policy` gets tensors.
     """
 
-    algorithm: ClassVar[type[Declared]]
+    algorithm: ClassVar[type[Any]]
     may_use_numpy: ClassVar[bool] = True
     """Whether networks with a numpy form act in numpy."""
     acting: Acting | None = None

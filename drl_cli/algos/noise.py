@@ -108,5 +108,4 @@ class Repeats(Noise):
 
 
 def _begins(rows: int, last: PreviousStep | None) -> Array:
-    """Return where an episode begins, bool `[rows, 1]`."""
     return np.zeros((rows, 1), np.bool_) if last is None else np.asarray(last.begins)[:, None]

@@ -49,7 +49,6 @@ class Features(nn.Module):
         self._sums = self.get_buffer("sums") + statistics
 
     def keep(self) -> None:
-        """Make the last call of `observe` permanent."""
         if self._sums is not None:
             self.get_buffer("sums").copy_(self._sums)
             self._sums = None
@@ -88,7 +87,8 @@ class RND(Reward, nn.Module):
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec, config: RewardConfig) -> None:
         super().__init__()
-        assert config.hidden and config.features
+        assert config.hidden
+        assert config.features
         self.seen = Features(network, spec)  # normalised by the observations seen so far
         self.random = mlp(self.seen.size, config.hidden, config.features).requires_grad_(False)
         self.predictor = mlp(self.seen.size, config.hidden, config.features)
@@ -117,7 +117,8 @@ class ICM(Reward, nn.Module):
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec, config: RewardConfig) -> None:
         super().__init__()
-        assert config.hidden and config.features  # conf/reward/icm.yaml has values for these options
+        assert config.hidden  # conf/reward/icm.yaml has values for these options
+        assert config.features
         assert config.forward_share is not None
         self.forward_share, self.choices = config.forward_share, spec.action.choices
         size, actions = config.features, spec.action.size

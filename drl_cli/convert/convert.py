@@ -125,7 +125,6 @@ def compare(policy: TorchPolicy, converted: TorchPolicy, spec: EnvSpec, rows: in
 
 
 def same(expected: Columns, found: Columns) -> None:
-    """Raise NotConverted if columns differ by more than rounding."""
     if expected.keys() != found.keys():
         raise NotConverted("the program has other columns")
     for name, a in expected.items():

@@ -34,7 +34,6 @@ class Program:
 def inputs(
     obs: Any, last: PreviousStep | None, memory: Any, exploration: Mapping[str, Any]
 ) -> dict[str, Any]:  # Any: arrays or tensors
-    """Return the inputs of a program by name."""
     parts = {f"obs{i}": obs[path] for i, path in enumerate(sorted(obs))} if isinstance(obs, Mapping) else {"obs": obs}
     explored = {f"explore_{name}": value for name, value in exploration.items()}
     previous = dict.fromkeys(PreviousStep._fields) if last is None else last._asdict()
@@ -102,31 +101,26 @@ def layer_norm(x: Array, size: Sequence[int], weight: Array | None, bias: Array 
 
 
 def softmax(x: Array, dim: int) -> Array:
-    """Return exp(x), divided by its sum along an axis."""
     x = np.exp(x - x.max(dim, keepdims=True))
     x /= x.sum(dim, keepdims=True)
     return x
 
 
 def log_softmax(x: Array, dim: int) -> Array:
-    """Return the logarithm of `softmax`."""
     x = x - x.max(dim, keepdims=True)
     x -= np.log(np.exp(x).sum(dim, keepdims=True))
     return x
 
 
 def sigmoid(x: Array) -> Array:
-    """Return 1 / (1 + exp(-x))."""
     return 0.5 * (1.0 + np.tanh(0.5 * x))  # which does not overflow
 
 
 def elu(x: Array, alpha: float) -> Array:
-    """Return x, or alpha (exp(x) - 1) where x < 0."""
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0.0)))
 
 
 def softplus(x: Array, beta: float, threshold: float) -> Array:
-    """Return log(1 + exp(beta x)) / beta, or x where beta x > threshold."""
     return np.where(beta * x > threshold, x, np.logaddexp(beta * x, np.float32(0.0)) / beta)
 
 

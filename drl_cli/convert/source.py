@@ -67,7 +67,6 @@ class _Writer:
         return self.roots.get(value, value)
 
     def _write(self, i: int, call: Call) -> None:
-        """Write the lines of a call."""
         if call.is_draw:
             args = [text if name.isdigit() else f"{name}={text}" for name, text in self._texts(call, False).items()]
             self._assign(call.results[0], f"{call.op}({', '.join(args)})", False)
@@ -150,7 +149,6 @@ class _Writer:
         return f"np.{value.__name__}" if isinstance(value, type) and issubclass(value, np.generic) else repr(value)
 
     def _loaded(self, value: Value) -> str:
-        """Write how `load` gets a weight or a constant, and return its variable."""
         fact, name = self.facts[value.at], f"w{len(self.names)}"
         self.names[value] = name
         if fact.array is not None:
@@ -191,7 +189,6 @@ def _without_sums(trace: Trace) -> Trace:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """Return the source of a tuple."""
     return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
 
 

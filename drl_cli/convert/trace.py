@@ -54,7 +54,6 @@ class Fact:
 
     @property
     def cells(self) -> Array:
-        """The elements of the storage that the tensor has."""
         cells = np.array([self.tensor.storage_offset()])
         for size, stride in zip(self.tensor.shape, self.tensor.stride(), strict=True):
             cells = (cells[:, None] + stride * np.arange(size)).ravel()
@@ -177,7 +176,6 @@ class _Recorder(TorchDispatchMode):
         return out
 
     def draw(self, op: str, args: Mapping[str, Any], array: Array) -> None:  # Any: shapes, types, numbers
-        """Note a draw. Its result will be the tensor that torch makes of the array."""
         self.drawn[len(self.calls)] = array
         self.calls.append(Call(op, args, (), {}))
 

@@ -48,7 +48,6 @@ class Facts:
 
     @property
     def whole_returns(self) -> Array:
-        """The returns of the whole episodes."""
         return self.returns[self.is_whole]
 
 
@@ -116,7 +115,6 @@ def _bins(actions: Array, is_box: bool) -> Array:
 
 
 def describe(dataset: Dataset) -> dict[str, object]:
-    """Return the facts about a dataset for run.json."""
     facts = dataset.facts
     return {
         "source": facts.source,

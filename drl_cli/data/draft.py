@@ -33,7 +33,6 @@ DAMAGE = (KeyError, ValueError, TypeError, AttributeError)
 
 
 def draft_path(path: Path) -> Path:
-    """Return the folder of the draft of a recording."""
     return path.with_name(f"{path.name}.partial")
 
 
@@ -99,7 +98,6 @@ class Draft(Mapping[str, Column]):
         return name == METADATA or name in [*self]
 
     def episodes(self) -> Iterator[Episode]:
-        """Yield the episodes. Their arrays are read when they are used."""
         for i, each in enumerate(self._index):
             first, last = self._starts[i : i + 2].tolist()
             obs = {path: part[first + i : last + i + 1] for path, part in self._parts(OBS).items()}
@@ -108,14 +106,12 @@ class Draft(Mapping[str, Column]):
             yield Episode(obs, action, reward, terminated, truncated, each["seed"], each["is_whole"])
 
     def counts(self) -> Written:
-        """Return the counts of the episodes."""
         written = Written()
         for episode in self.episodes():
             written.add(episode)
         return written
 
     def text(self, name: str) -> str:
-        """Return the metadata of the recording as a text."""
         provenance = self.metadata["drl_cli"] | self.counts().statistics()
         return json.dumps(self.metadata | {"drl_cli": provenance})
 
@@ -131,7 +127,6 @@ class Draft(Mapping[str, Column]):
         """Do nothing, because `stamp` reads everything."""
 
     def _parts(self, kind: str) -> Columns:
-        """Return the arrays `kind.<path>` by path."""
         return {name.partition(".")[2]: stored for name, stored in self._stored.items() if _kind(name) == kind}
 
 
@@ -168,7 +163,6 @@ class DraftWriter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the draft has no episode."""
         return not self._index_bytes()
 
     def remove(self) -> None:
@@ -208,7 +202,6 @@ class DraftWriter:
         return file
 
     def _index_bytes(self) -> int:
-        """Return the size of the complete lines of the index."""
         return (self.folder / EPISODES).read_bytes().rfind(b"\n") + 1
 
 

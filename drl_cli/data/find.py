@@ -11,7 +11,6 @@ FORMATS = "a dataset is minari:ID, run:RUN, a folder that drl-record or Minari w
 
 
 def datasets_root() -> Path:
-    """Return the folder of Minari's datasets."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
 
 
@@ -21,7 +20,6 @@ def local_drafts() -> list[Path]:
 
 
 def local_ids() -> list[str]:
-    """Return the ids of the datasets in Minari's folder."""
     root = datasets_root()
     return sorted(str(path.parents[1].relative_to(root)) for path in root.glob(f"**/data/{METADATA}"))
 
@@ -64,7 +62,6 @@ def absolute(source: str, run: Path | None = None) -> str:
 
 
 def datasets_in(folder: Path) -> list[Path]:
-    """Return the datasets directly in a folder."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     return [
         path for path in paths if path.name[0] != "." and (path.suffix == ".npz" or data_folder(path) or is_draft(path))

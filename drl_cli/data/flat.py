@@ -80,7 +80,6 @@ class FlatRecording(Recording):
         return Steps(obs, action, _taken(found, rows + ~last_step))  # after a terminal step, nothing reads `next_obs`
 
     def _check(self, arrays: Mapping[str, Slices]) -> None:
-        """Raise DatasetError if arrays are missing or have different lengths."""
         parts = {"observations": self._obs, "actions": self._action}
         if missing := [key for key in NEEDED if not parts.get(key, key in arrays)]:
             text = ", ".join(f"{key}{HINTS.get(key, '')}" for key in missing)
@@ -227,7 +226,6 @@ class Npz(Mapping[str, Member]):
         return len(self._infos)
 
     def text(self, name: str) -> str:
-        """Return an array that is one text."""
         with zipfile.ZipFile(self.path) as archive, archive.open(self._infos[name]) as member:
             return str(npy.read_array(member, allow_pickle=False))
 

@@ -5,7 +5,6 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +70,12 @@ def storage_class(format: str, source: str) -> Any:  # Any: Minari has no types
         raise DatasetError(f"{source} needs Minari:  pip install 'drl-cli[minari]'", MISSING) from error
 
 
-@dataclass
-class _Episode:
-    """The arrays of an episode by path: `obs` `[T+1, ...]` and `action` `[T, ...]`."""
+Arrays = tuple[Columns, Columns]
+"""The arrays of an episode by path: observations `[T+1, ...]` and actions `[T, ...]`."""
 
-    obs: Columns
-    action: Columns
 
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in (*self.obs.values(), *self.action.values()))
+def _nbytes(episode: Arrays) -> int:
+    return sum(part.nbytes for parts in episode for part in parts.values())
 
 
 class MinariRecording(Recording):
@@ -116,8 +111,8 @@ class MinariRecording(Recording):
 
     def _load(self) -> None:
         """Read all episodes. Keep the first ones up to `KEPT_BYTES`."""
-        self._kept: dict[int, _Episode] = {}
-        self._recent: OrderedDict[int, _Episode] = OrderedDict()
+        self._kept: dict[int, Arrays] = {}
+        self._recent: OrderedDict[int, Arrays] = OrderedDict()
         flags: list[list[Array]] = [[np.zeros(0)], [np.zeros(0, np.bool_)], [np.zeros(0, np.bool_)]]
         size = checksum = 0
         for i, found in enumerate(self._storage.get_episodes(range(self._num))):
@@ -129,17 +124,16 @@ class MinariRecording(Recording):
                 column.append(values.astype(column[0].dtype).reshape(len(reward)))
             if len(reward):
                 flags[2][-1] = flags[2][-1] | (np.arange(len(reward)) == len(reward) - 1)  # an episode ends
-            for part in (*episode.obs.values(), *episode.action.values()):
+            for part in [*episode[0].values(), *episode[1].values()]:
                 checksum = zlib.crc32(part.tobytes(), checksum)
-            size += episode.nbytes
+            size += _nbytes(episode)
             if size <= KEPT_BYTES:
                 self._kept[i] = episode
         self.stamp = str(checksum)
         self._ends = np.cumsum([len(reward) for reward in flags[0][1:]], dtype=np.int64)
         self.reward, self.terminated, self.truncated = map(np.concatenate, flags)
 
-    def _episode(self, i: int, found: dict[str, Any], steps: int) -> _Episode:
-        """Return an episode. Raise DatasetError if its arrays have other lengths."""
+    def _episode(self, i: int, found: dict[str, Any], steps: int) -> Arrays:
         obs, action = parts_of(found["observations"]), parts_of(found["actions"])
         mask = (found["infos"] or {}).get(MASK)
         if mask is not None and MASK not in obs:
@@ -149,24 +143,23 @@ class MinariRecording(Recording):
             raise DatasetError(f"{self.name} is damaged: episode {i} does not have {steps + 1} observations")
         if not all(len(part) == steps for part in action.values()):
             raise DatasetError(f"{self.name} is damaged: episode {i} does not have {steps} actions")
-        return _Episode(obs, action)
+        return obs, action
 
     def _read(self, first: int, last: int) -> Steps:
         low, high = np.searchsorted(self._ends, (first, last - 1), "right").tolist()
         columns: list[list[Columns]] = [[], [], []]
         with self._reading():
-            for i, episode in self._episodes(range(min(low, self._num - 1), max(low, high) + 1)):
+            for i, (obs, action) in self._episodes(range(min(low, self._num - 1), max(low, high) + 1)):
                 end = int(self._ends[i])
-                start = end - len(next(iter(episode.action.values())))
+                start = end - len(next(iter(action.values())))
                 begin, stop = max(first - start, 0), min(last, end) - start
-                columns[0].append({path: part[begin:stop] for path, part in episode.obs.items()})
-                columns[1].append({path: part[begin:stop] for path, part in episode.action.items()})
-                columns[2].append({path: part[begin + 1 : stop + 1] for path, part in episode.obs.items()})
+                columns[0].append({path: part[begin:stop] for path, part in obs.items()})
+                columns[1].append({path: part[begin:stop] for path, part in action.items()})
+                columns[2].append({path: part[begin + 1 : stop + 1] for path, part in obs.items()})
         joined = [{path: np.concatenate([each[path] for each in pieces]) for path in pieces[0]} for pieces in columns]
         return Steps(*joined)
 
-    def _episodes(self, wanted: range) -> Iterator[tuple[int, _Episode]]:
-        """Yield the number and the arrays of each episode."""
+    def _episodes(self, wanted: range) -> Iterator[tuple[int, Arrays]]:
         known = {i: found for i in wanted if (found := self._kept.get(i) or self._recent.get(i)) is not None}
         missing = [i for i in wanted if i not in known]
         loaded = iter(self._storage.get_episodes(missing) if missing else ())
@@ -175,7 +168,7 @@ class MinariRecording(Recording):
                 arrays = next(loaded)
                 self._recent[i] = self._episode(i, arrays, len(arrays["rewards"]))
             yield i, known.get(i) or self._recent[i]
-            while len(self._recent) > 1 and sum(each.nbytes for each in self._recent.values()) > RECENT_BYTES:
+            while len(self._recent) > 1 and sum(map(_nbytes, self._recent.values())) > RECENT_BYTES:
                 self._recent.popitem(last=False)
 
     @contextmanager

@@ -71,7 +71,6 @@ class RecordedDataset(Dataset):
         self.clamped = 0
 
     def _check_parts(self) -> None:
-        """Raise DatasetError if the recording has other parts than the spaces."""
         found = self._recording.read(0, 1)
         expected = (
             ("observations", found.obs, self.steps.obs_paths),
@@ -208,7 +207,6 @@ def _steps(recording: Recording, env: EnvConfig | None) -> StepMap:
 
 
 def _inferred(recording: Recording) -> tuple[Any, Any]:  # Any: spaces of Gymnasium
-    """Return spaces that fit all values of a recording."""
     if not len(recording):
         raise DatasetError(f"{recording.name} is empty: it has no steps")
     bounds: list[dict[str, tuple[str, tuple[int, ...], Array, Array]]] = [{}, {}]

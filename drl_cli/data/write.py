@@ -105,7 +105,6 @@ def write(
 
 @contextmanager
 def _removed_if_it_fails(path: Path) -> Iterator[Path]:
-    """Remove the file or folder at the start, and if the block raises."""
     with ExitStack() as failed:
         failed.callback(_remove, path)
         _remove(path)

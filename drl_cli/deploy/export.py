@@ -55,7 +55,6 @@ class Parity:
     standard_error: float
 
     def problem(self) -> str | None:
-        """Return why the policies differ, or None if they are the same."""
         if not self.largest_difference <= self.tolerance:
             return f"its actions are up to {self.largest_difference:.2g} off, {self.tolerance:g} are allowed"
         if abs(self.return_exported - self.return_trained) > 3 * self.standard_error + 1e-5 * abs(self.return_trained):
@@ -76,7 +75,6 @@ def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path,
 
 @contextmanager
 def new_folder(trained: TrainedPolicy, name: str) -> Iterator[tuple[Path, Path]]:
-    """Yield RUN/export/<name>-<checkpoint>, and a draft that replaces it when the block ends without errors."""
     folder = trained.run / "export" / f"{name}-{trained.checkpoint.name}"
     draft = make_draft(folder)
     try:
@@ -171,7 +169,6 @@ def _write_graph(trained: TrainedPolicy, format: Format, folder: Path) -> dict[s
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the progress lines and the warnings of torch's exporters."""
     loggers = [logging.getLogger(name) for name in ("torch", "onnxscript", "onnx_ir")]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -187,42 +184,36 @@ def _quiet() -> Iterator[None]:
 
 def compare(trained: TrainedPolicy, exported: Policy, episodes: int) -> Parity:
     """Play both policies on the same episodes, and compare their actions on LEAST_OBSERVATIONS or more observations."""
-    differences = _Differences(trained, exported)
+    outputs, num, largest = trained.units.outputs, 0, 0.0
+    ends = np.cumsum([n for part in outputs for n in part.choices])
+
+    def watch(obs: Any, masks: Any, actions: Any, running: Array) -> None:
+        """Call the exported policy on an observation of the trained policy, and keep the largest difference."""
+        nonlocal num, largest
+        exported_actions, values = exported(obs, masks), exported.values
+        values_of_choices = iter(() if values is None else np.split(values, ends[:-1], 1))
+        for part in outputs:
+            own, other = (action_at(each, part.path)[running] for each in (actions, exported_actions))
+            of_part = [next(values_of_choices)[running] for _ in part.choices] if values is not None else []
+            largest = float(np.maximum(largest, difference(part, own, other, of_part)))  # NaN stays NaN
+        num += int(running.sum())
+
     seed = trained.config.seed
     seeds = integers(seed, "confirm", episodes)
-    returns = play_together(trained, trained, seeds, differences)
-    while (num := differences.count) < LEAST_OBSERVATIONS:
+    returns = play_together(trained, trained, seeds, watch)
+    while num < LEAST_OBSERVATIONS:
         exported.reset()
-        play_together(trained, trained, integers(seed, "confirm", episodes, index=1 + num), differences)
+        play_together(trained, trained, integers(seed, "confirm", episodes, index=1 + num), watch)
     exported_returns = play_together(exported, trained, seeds)
     return Parity(
-        observations=differences.count,
-        largest_difference=differences.largest,
+        observations=num,
+        largest_difference=largest,
         tolerance=TOLERANCE,
         episodes=episodes,
         return_trained=returns.mean(),
         return_exported=exported_returns.mean(),
         standard_error=math.sqrt((returns.var() + exported_returns.var()) / episodes),
     )
-
-
-class _Differences:
-    """Call the exported policy on every observation of the trained policy, and keep the largest difference."""
-
-    def __init__(self, trained: TrainedPolicy, exported: Policy) -> None:
-        self.outputs, self.exported = trained.units.outputs, exported
-        self.count, self.largest = 0, 0.0
-
-    def __call__(self, obs: Any, masks: Any, actions: Any, running: Array) -> None:
-        exported_actions, values = self.exported(obs, masks), self.exported.values
-        ends = np.cumsum([n for part in self.outputs for n in part.choices])
-        values_of_choices = iter(() if values is None else np.split(values, ends[:-1], 1))
-        for part in self.outputs:
-            trained, exported = (action_at(each, part.path)[running] for each in (actions, exported_actions))
-            of_part = [next(values_of_choices)[running] for _ in part.choices] if values is not None else []
-            largest = np.maximum(self.largest, difference(part, trained, exported, of_part))  # NaN stays NaN
-            self.largest = float(largest)
-        self.count += int(running.sum())
 
 
 def difference(part: ArraySpec, trained: Array, exported: Array, values: list[Array]) -> float:

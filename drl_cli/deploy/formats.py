@@ -37,7 +37,6 @@ def not_exported(policy: type[Policy]) -> str | None:
 
 
 def has_onnx() -> bool:
-    """Return whether the packages of the extra onnx are installed."""
     return all(map(importlib.util.find_spec, ("onnxscript", "onnxruntime")))
 
 

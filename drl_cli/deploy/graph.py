@@ -61,7 +61,6 @@ class Graph(nn.Module):
         return (*of_env(self.units.outputs, action), *more)
 
     def _seen(self, path: str, part: ArraySpec, tensor: Tensor, dtype: str) -> Tensor:
-        """Convert a part of an observation to the form on which the policy was trained."""
         if path == MASK:
             masks = torch.split(tensor, list(self.action.choices), 1)
             return torch.cat([mask | ~mask.any(1, keepdim=True) for mask in masks], 1)
@@ -85,7 +84,6 @@ class _NoStep:
 
 
 def make_graph(trained: TrainedPolicy) -> Graph:
-    """Return the graph of a trained policy, without a search."""
     policy = trained.fresh(in_torch=True)
     return Graph(policy, trained.spec, trained.units).eval()
 
@@ -98,8 +96,6 @@ class _AnyRows(Products):
 
 
 class _Normalize(nn.Module):
-    """Normalise the parts of an observation that have statistics."""
-
     def __init__(self, statistics: Statistics) -> None:
         super().__init__()
         self.bound, self.paths = statistics.bound, list(statistics.obs)
@@ -135,7 +131,6 @@ def _box_actions(outputs: Sequence[ArraySpec], raw: Tensor) -> list[Tensor]:
 
 
 def _choices(outputs: Sequence[ArraySpec], choices: Tensor) -> list[Tensor]:
-    """Convert choices, which are counted from 0, to actions of the environment."""
     widths = [len(part.choices) for part in outputs]
     return [
         (each.reshape(-1, *part.shape) + torch.tensor(part.start)).to(getattr(torch, part.dtype))

@@ -87,7 +87,6 @@ def write_hub(trained: TrainedPolicy, episodes: int, license: str | None) -> tup
 
 
 def _results(trained: TrainedPolicy, episodes: int) -> dict[str, Any]:
-    """Play drl-eval's first episodes with the best actions. Return what results.json has."""
     seeds = integers(trained.config.seed, "confirm", episodes)
     returns = play_together(trained, trained, seeds)
     return {
@@ -166,7 +165,6 @@ def metadata(results: Mapping[str, Any], license: str | None) -> dict[str, Any]:
 
 
 def card(results: Mapping[str, Any], video: str | None, has_arrays: bool) -> str:
-    """Return the text of a model card."""
     return CARD.format(
         **{name: results[name] for name in ("env", "algo", "episodes", "date")},
         steps=f"{results['env_steps']:,}",

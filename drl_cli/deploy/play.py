@@ -151,7 +151,6 @@ def play_together(policy: Caller, trained: TrainedPolicy, seeds: Sequence[int], 
 
 
 def _masks(infos: Sequence[Any]) -> Any:
-    """Return the stacked legal-action masks in `infos`, or None if there are none."""
     if MASK not in infos[0]:
         return None
     masks = [info[MASK] for info in infos]

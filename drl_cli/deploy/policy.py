@@ -39,12 +39,10 @@ class TrainedPolicy(Caller):
 
     @property
     def has_env(self) -> bool:
-        """Whether there is an environment, and not only its spaces."""
         return self.config.env.id != SPACES_ONLY
 
     @property
     def trained(self) -> str:
-        """How long the policy was trained."""
         clock = self.config.clock
         return f"{self.manifest[clock.unit]:,} {clock.text}"
 

@@ -60,7 +60,6 @@ def run_policy(trained: TrainedPolicy, kind: str, seed: int, done: int = 0) -> A
 
 
 def header_of(config: EnvConfig, spec: EnvSpec) -> tuple[Header, StepMap]:
-    """Return the header of recordings in an environment, and the map of its spaces."""
     raw = Env(config, spec).raw
     raw.close()
     spaces = raw.observation_space, raw.action_space
@@ -164,8 +163,6 @@ class Recorder:
 
 
 class _Take:
-    """An episode that is being recorded."""
-
     def __init__(self, seed: int) -> None:
         self.seed, self.obs, self.actions = seed, list[Columns](), list[Columns]()
         self.steps: list[tuple[float, bool, bool]] = []
@@ -254,7 +251,6 @@ def _episode(config: Config, steps: StepMap, rows: Columns, is_whole: bool) -> E
 
 
 def _with_last(rows: Columns, path: str) -> Array:
-    """Return a part of the observations `[T+1, ...]`, with the one after the last step."""
     return np.concatenate([rows[f"obs{path}"], rows[f"next_obs{path}"][-1:]])
 
 

@@ -144,7 +144,6 @@ def captioned(frame: Array, lines: list[str]) -> Array:
 
 
 def fitted(frame: Array, size: tuple[int, ...]) -> Array:
-    """Resize a frame to `size` (height, width, 3)."""
     if frame.shape == size:
         return frame
     from PIL import Image

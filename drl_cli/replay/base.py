@@ -148,6 +148,8 @@ class ReplayConfig:
     capacity: Count | None
     shards: Count | None
 
+    is_queue: ClassVar[bool] = False
+    """Whether the table serves all rows in order, and only rows that are not too old."""
     has_priorities: ClassVar[bool] = False
     """Whether the trainer returns new priorities of the rows."""
     shares_frames: ClassVar[bool] = False
@@ -192,11 +194,6 @@ class ReplayConfig:
     def frame_codec(self) -> str | None:
         """The codec of image frames, or None if rows contain whole image stacks."""
         return None
-
-    @property
-    def is_queue(self) -> bool:
-        """Whether the table serves all rows in order, and only rows that are not too old."""
-        return False
 
     def lacks_steps(self, n_step: int) -> str | None:
         """Return why the rows of a table are not single steps in order of time, or None if they are."""

@@ -218,7 +218,6 @@ class EpisodeBuilder(Builder):
         return builder.take()
 
     def _later(self, steps: Sequence[Columns]) -> list[Columns]:
-        """Return the columns `names` of all steps of an episode. Only its last step may be not `valid`."""
         found: list[Columns] = [{} for _ in steps]
         if RETURN in self.names:
             reward = np.concatenate([step["reward"] * step["valid"] for step in steps])
@@ -253,12 +252,10 @@ def returns(reward: Array, ends: Array, gamma: float) -> Array:
 
 
 def stacked(steps: Sequence[Columns]) -> State:
-    """Return the columns of the steps as arrays `[steps, E, ...]`; empty if there are no steps."""
     return {name: np.stack([step[name] for step in steps]) for name in steps[0]} if steps else {}
 
 
 def unstacked(state: State) -> list[Columns]:
-    """Return the list of steps: the inverse of `stacked`."""
     return [{name: column[i] for name, column in state.items()} for i in range(num_rows(state))] if state else []
 
 
@@ -342,7 +339,6 @@ class SequenceBuilder(Builder):
         self._steps, self._rows = unstacked(within(state, "steps")), []
 
     def _next_row(self, age: Array, stop: int | Array) -> tuple[Array, Array]:
-        """Return where each environment's next row begins and ends, as indices into `_steps`."""
         end = stop - age + np.where(self._covered > 0, self._covered + self.stride, self.seq_len)
         return end - self.length, end
 

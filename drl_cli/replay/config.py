@@ -201,17 +201,10 @@ class PrioritizedConfig(UniformConfig):
         return Prioritized(rng, self.num_rows, num_batches, self.alpha, self.beta, self.eps, self.uniform_mix, tree)
 
 
-@dataclass(frozen=True)
-class SequencesConfig(PrioritizedConfig):
-    """Options of prioritized sequences."""
-
-    rows: Rows = field(default="sequences", kw_only=True)
-
-
 SAMPLERS: Mapping[str, type[ReplayConfig]] = {
     "uniform": UniformConfig,
     "prioritized": PrioritizedConfig,
-    "sequences": SequencesConfig,
+    "sequences": PrioritizedConfig,
     "fifo": FifoConfig,
     "fifo-once": FifoConfig,
 }

@@ -71,7 +71,6 @@ class FifoTable(Table):
         raise ValueError("a queue has no priorities")
 
     def stats(self) -> Mapping[str, float]:
-        """Return the numbers of waiting and dropped rows, and the staleness [versions] of the rows returned last."""
         return {
             "size": len(self),
             "dropped_rows": self.dropped,
@@ -137,7 +136,7 @@ class FifoConfig(ReplayConfig):
     times: Count = field(default=1, kw_only=True)
     rows: Rows = field(default="rollouts", kw_only=True)
 
-    shares_frames = True
+    is_queue = shares_frames = True
 
     @property
     def table(self) -> str:
@@ -152,16 +151,11 @@ class FifoConfig(ReplayConfig):
         return "none"
 
     @property
-    def is_queue(self) -> bool:
-        return True
-
-    @property
     def servings(self) -> int:
         return self.times
 
     @property
     def bound(self) -> int:
-        """The maximum age of a row in policy versions."""
         assert self.max_staleness != "auto", "call `filled` first"
         return self.max_staleness
 
@@ -246,5 +240,4 @@ class FifoConfig(ReplayConfig):
 
 
 def _bound(ahead: int, versions_per_batch: int) -> int:
-    """Return the smallest bound on the age of rows with which `ahead` batches may wait."""
     return versions_per_batch * (ahead + 1) - 1

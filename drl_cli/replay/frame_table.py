@@ -50,7 +50,6 @@ class FrameTable(Table):
         return self.table.inserts
 
     def insert(self, columns: Columns, versions: Array) -> None:
-        """Insert a block from a FrameBuilder, or several merged blocks."""
         self.table.insert(self._to_references(columns), versions)
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
@@ -123,7 +122,6 @@ class FrameTable(Table):
         self.table.refill(rows)
 
     def _repacked(self, frames: list[bytes], chunk: State, codec: Codec) -> list[bytes]:
-        """Convert frames from another codec to this table's codec."""
         sizes = np.zeros(len(frames), np.int64)
         for name, stacking in self.images.items():
             sizes[chunk[name]] = stacking.size
@@ -156,7 +154,6 @@ class FrameTable(Table):
         return rows
 
     def _images(self, stacking: Stacking, references: Array) -> Array:
-        """Return new contiguous uint8 images `[..., *shape]` from references `[..., k]` to frames."""
         flat = references.reshape(-1, stacking.k)
         images = np.empty((len(flat), *stacking.shape), np.uint8)
         for start in range(0, len(flat), 32):  # blocks that fit into the CPU cache are three times as fast
@@ -167,7 +164,6 @@ class FrameTable(Table):
 
 
 def _indexed(columns: Columns) -> tuple[list[bytes], Columns]:
-    """Return the frames of columns of references `[..., k]`, each frame once, and each reference's index, int32."""
     flat = {name: column.ravel().tolist() for name, column in columns.items()}
     frames = {id(frame): frame for references in flat.values() for frame in references}
     index = {key: i for i, key in enumerate(frames)}

@@ -43,7 +43,6 @@ class Stacking:
         return frames
 
     def joined(self, frames: Any) -> Any:  # Any: numpy or torch
-        """Return observations `[*n, *shape]` of their frames `[*n, k, size]`."""
         (outer, k, size), lead = self._parts, frames.shape[:-2]
         return frames.reshape(*lead, k, outer, size).swapaxes(-3, -2).reshape(*lead, *self.shape)
 
@@ -88,44 +87,34 @@ def join_frames(frames: Sequence[bytes]) -> State:
 
 
 def split_frames(columns: Columns) -> list[bytes]:
-    """Return the packed frames as a list: the inverse of `join_frames`."""
     ends, data = np.cumsum(columns["frame_size"]).tolist(), columns["frames"].data
     return [bytes(data[start:end]) for start, end in pairwise([0, *ends])]
 
 
 class Codec:
-    """Packs frames into bytes in workers, and unpacks them for batches. This class does not compress."""
+    """Packs frames into bytes in workers, and unpacks them for batches.
 
-    name = "none"
-    """The value of `replay.compress` that chooses this codec."""
+    `name` is the value of `replay.compress`. With "lz4", the constructor raises ModuleNotFoundError if the package is
+    missing.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lz4: Any = importlib.import_module("lz4.block") if name == "lz4" else None  # Any: lz4 has no types
 
     def pack(self, frame: Array) -> bytes:
-        return frame.tobytes()
+        data = frame.tobytes()
+        return data if self._lz4 is None else self._lz4.compress(data, store_size=False)
 
     def unpack(self, frames: Sequence[bytes], size: int) -> Array:
         """Return packed frames as an array `[n, size]`, uint8."""
+        if self._lz4 is not None:
+            frames = list(map(partial(self._lz4.decompress, uncompressed_size=size), frames))
         return np.frombuffer(b"".join(frames), np.uint8).reshape(len(frames), size)
 
 
-class Lz4(Codec):
-    """Compresses each frame with lz4. The constructor raises ModuleNotFoundError if the package is missing."""
-
-    name = "lz4"
-
-    def __init__(self) -> None:
-        self.lz4: Any = importlib.import_module("lz4.block")  # Any: lz4 has no types
-
-    def pack(self, frame: Array) -> bytes:
-        packed: bytes = self.lz4.compress(frame.tobytes(), store_size=False)
-        return packed
-
-    def unpack(self, frames: Sequence[bytes], size: int) -> Array:
-        return super().unpack(list(map(partial(self.lz4.decompress, uncompressed_size=size), frames)), size)
-
-
 def make_codec(compress: str | None) -> Codec:
-    """Return the codec for a value of `replay.compress`; None does not compress."""
-    return Lz4() if compress == "lz4" else Codec()
+    return Codec(compress or "none")
 
 
 FRAMES = ("frame_id", "frame_size", "frames")
@@ -206,7 +195,6 @@ class FrameBuilder(Builder):
         self.builder.load_state(within(state, "builder"))
 
     def _rated(self, rows: Columns) -> Array:
-        """Return the priorities of rows with frame ids."""
         assert self.prioritize is not None
         images = {name: self._images(stacking, rows[name]) for name, stacking in self.columns.items()}
         return self.prioritize(rows | images)
@@ -234,7 +222,6 @@ class _ImagePart:
         self.obs: Array | None = None
 
     def load(self, obs: Array, ids: Array) -> None:
-        """Set the last observations `[E, ...]` and the ids of their frames."""
         self.obs, self.ids, self._frames = obs, ids, self.stacking.split(obs)
 
     def encode(self, obs: Array, new: Callable[[Array], int]) -> Array:
@@ -278,7 +265,6 @@ class Stacks:
         return Stacks(self.frames, self.index[rows], self.stacking)
 
     def joined(self) -> Tensor:
-        """Return the stacks, uint8 `[*n, *shape]`."""
         frames = torch.index_select(self.frames, 0, self.index.flatten())
         stacks: Tensor = self.stacking.joined(frames.view(*self.index.shape, -1))
         return stacks
@@ -313,7 +299,6 @@ class FrameBatch(MutableMapping[str, Any]):
 
 
 def unjoined(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a batch, without joining any Stacks."""
     return dict(batch.columns if isinstance(batch, FrameBatch) else batch)
 
 

@@ -50,7 +50,6 @@ class SumTree:
 
     @property
     def values(self) -> Array:
-        """The values of all slots as a view `[capacity]`."""
         return self.levels[0][: self.capacity]
 
     @property
@@ -145,7 +144,6 @@ class FadedTree(SumTree):
         return faded
 
     def _slots(self, age: Array) -> Array:
-        """Return the slots of the rows with these ages."""
         return (self.store.inserts - 1 - age) % self.capacity
 
     def _cumulate_rest(self) -> Array:
@@ -158,7 +156,6 @@ class FadedTree(SumTree):
 
 
 def tree_bytes(capacity: int) -> int:
-    """Return the size in bytes of a tree for `capacity` slots."""
     return sum(_sizes(capacity)) * np.dtype(np.float64).itemsize
 
 

@@ -79,7 +79,6 @@ class RingStore:
             column[slots] = b""
 
     def row_ids(self, slots: Array) -> Array:
-        """Return the id of the row in each slot, int64. `row_id % capacity` is the slot."""
         newest = self.inserts - 1
         return newest - (newest - slots) % self.capacity
 
@@ -109,7 +108,6 @@ class RingStore:
         return zeros if self.writes is None or not len(first) else np.add.reduceat(self.writes, first, dtype=np.int64)
 
     def state(self) -> State:
-        """Return everything except the rows."""
         return {"inserts": np.array(self.inserts)}
 
     def load_state(self, state: State) -> None:
@@ -216,12 +214,10 @@ class RandomStore(RingStore):
 
 
 def reserved_rows(capacity: int, most_inserts: int | None = None) -> int:
-    """Return the number of rows that a store reserves memory for."""
     return capacity if most_inserts is None else min(capacity, most_inserts)
 
 
 def row_bytes(schema: Schema) -> int:
-    """Return the size of one row in bytes."""
     return sum(int(np.prod(column.shape)) * np.dtype(column.dtype).itemsize for column in schema.values())
 
 
@@ -251,7 +247,6 @@ class Snapshot:
         return rows
 
     def let_go(self, chunk: int) -> None:
-        """Release a chunk that was read."""
         self._waiting.remove(chunk)
         self._overwritten.pop(chunk, None)
 

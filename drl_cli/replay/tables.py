@@ -80,7 +80,6 @@ class ReplayTable(Table):
         return num_rows(rows)
 
     def _take(self, slots: Array) -> Columns:
-        """Return the rows of a batch that belong to these slots."""
         return self.store.take(slots)
 
     def _row_ids(self, slots: Array) -> Array:
@@ -123,7 +122,6 @@ class SequenceTable(ReplayTable):
         self.transitions = state["transitions"].item()
 
     def pack(self, rows: Columns) -> State:
-        """Rename the column `valid` to `mask`, which is the column's name in the files of saved replays."""
         return _renamed(rows, "valid", "mask")
 
     def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:
@@ -222,10 +220,8 @@ class MixedTable(Table):
 
 
 def _moved(row_ids: Array, offset: int) -> Array:
-    """Add an offset to all ids but those of padding."""
     return np.where(row_ids < 0, row_ids, row_ids + offset)
 
 
 def recorded_rows(batch_size: int, share: float) -> int:
-    """Return the number of recorded rows in a batch."""
     return round(share * batch_size)

@@ -138,7 +138,6 @@ class WindowTable(ReplayTable):
         return columns | {name: stored[name].take(slots, 0) for name in once if name in stored}
 
     def _row_ids(self, slots: Array) -> Array:
-        """Return the ids `[..., length]` of the windows' steps, -1 for padding."""
         path, valid = self._walk(slots)
         return np.where(valid, self.store.row_ids(path), -1)
 
@@ -152,7 +151,6 @@ class WindowTable(ReplayTable):
 
 
 def window_schema(schema: Schema) -> Schema:
-    """Return the columns of a WindowTable, given the schema of transitions."""
     return {name: column for name, column in schema.items() if name != "discount"}
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from images import ImageSteps, image_spec
 
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder, SequenceBuilder
-from drl_cli.replay.config import PrioritizedConfig, SequencesConfig, UniformConfig
+from drl_cli.replay.config import PrioritizedConfig, UniformConfig
 from drl_cli.replay.fifo import FifoTable
 from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
 from drl_cli.replay.frames import (
@@ -53,7 +53,9 @@ class Pair:
 def make_config(capacity, sampler="uniform", remover="oldest"):
     options = (0.6, 0.4, 1e-6, 0.1)
     if sampler == "sequences":
-        return SequencesConfig(sampler, capacity, 1, remover, "none", "max", *options, seq_len=4, burn_in=2, overlap=1)
+        return PrioritizedConfig(
+            sampler, capacity, 1, remover, "none", "max", *options, rows="sequences", seq_len=4, burn_in=2, overlap=1
+        )
     if sampler == "prioritized":
         return PrioritizedConfig(sampler, capacity, 1, remover, "none", "max", *options)
     return UniformConfig(sampler, capacity, 1, remover, "none")

@@ -10,7 +10,7 @@ from frequencies import check_frequencies
 
 import drl_cli
 from drl_cli.replay.builders import mix
-from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, SequencesConfig, UniformConfig
+from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, UniformConfig
 from drl_cli.replay.tables import SequenceTable
 from drl_cli.types import Column, num_rows
 
@@ -19,9 +19,9 @@ UNIFORM = UniformConfig("uniform", 777, None, "oldest", "none")
 PRIORITIZED = PrioritizedConfig(
     "prioritized", 777, None, "oldest", "none", "max", 0.6, beta=0.4, eps=1e-6, uniform_mix=0.1
 )
-SEQUENCES = SequencesConfig(
+SEQUENCES = PrioritizedConfig(
     "sequences", 60, None, "oldest", "none", "max", 1.0, beta=0.4, eps=1e-9, uniform_mix=0.0,
-    seq_len=4, burn_in=2, overlap=1, eta=0.9,
+    rows="sequences", seq_len=4, burn_in=2, overlap=1, eta=0.9,
 )  # fmt: skip
 
 

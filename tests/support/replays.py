@@ -7,7 +7,7 @@ import numpy as np
 from images import ImageSteps, image_spec
 
 from drl_cli.replay.builders import NStepBuilder
-from drl_cli.replay.config import FifoConfig, PrioritizedConfig, SequencesConfig, UniformConfig
+from drl_cli.replay.config import FifoConfig, PrioritizedConfig, UniformConfig
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import FrameBuilder, make_codec, make_stackings
 from drl_cli.types import Column, transition_schema
@@ -23,7 +23,9 @@ CONFIGS = {
     "prioritized": PrioritizedConfig("prioritized", 40, 1, "oldest", "none", *OPTIONS),
     "prioritized-random": PrioritizedConfig("prioritized", 40, 1, "random", "none", *OPTIONS),
     "prioritized-faded": PrioritizedConfig("prioritized", 40, 1, "oldest", "none", *OPTIONS, age_factor=0.9),
-    "sequences": SequencesConfig("sequences", 40, 1, "oldest", "none", *OPTIONS, seq_len=2, burn_in=1, overlap=1),
+    "sequences": PrioritizedConfig(
+        "sequences", 40, 1, "oldest", "none", *OPTIONS, rows="sequences", seq_len=2, burn_in=1, overlap=1
+    ),
     "fifo-once": FifoConfig("fifo-once", 40, 1, 2),
     "fifo": FifoConfig("fifo", 40, 1, 3, times=3),
     "frames": UniformConfig("uniform", 40, 1, "oldest", "none"),

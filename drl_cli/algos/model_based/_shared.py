@@ -31,7 +31,6 @@ EPS = 1e-3
 
 
 def support(config: Any, device: torch.device | None = None) -> Tensor:
-    """Return the integers -config.support, ..., config.support."""
     return torch.linspace(-config.support, config.support, 2 * config.support + 1, device=device)
 
 
@@ -76,7 +75,6 @@ def networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy_size: in
 
 
 def policy_parts(config: Any) -> tuple[str, ...]:
-    """Return the names of the networks that a search calls."""
     return ("representation", "dynamics", "prediction", *["value_prefix"] * config.value_prefix)
 
 
@@ -86,7 +84,6 @@ def action_inputs(action: Tensor, spec: ActionSpec) -> Tensor:
 
 
 def make_model(nets: Nets, config: Any, support: Tensor, action: ActionSpec) -> SearchModel:  # Any: ModelConfig
-    """Return a model for tree searches that calls the networks `nets`; a PrefixModel with `config.value_prefix`."""
     kind = PrefixModel if config.value_prefix else SearchModel
     return kind(nets, config, support, action)
 
@@ -228,7 +225,6 @@ def as_windows(batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of t
 
 
 def masked(loss: Tensor, mask: Tensor) -> Tensor:
-    """Return `loss`, with 0 where `mask`, bool of the same shape, is False."""
     return torch.where(mask, loss, 0.0)
 
 
@@ -238,7 +234,6 @@ def halved(latent: Tensor) -> Tensor:
 
 
 def stored(found: Found) -> dict[str, Tensor]:
-    """Return the columns `policy` `[E, A]` and `root_value` `[E]`, float32, made from the results of a search."""
     return {"policy": torch.from_numpy(found.policy).float(), "root_value": torch.from_numpy(found.value).float()}
 
 

@@ -102,7 +102,6 @@ def squashed(obs: Any) -> Any:
 
 
 def mixed(logits: Tensor, axis: int = -1) -> Tensor:
-    """Return the probabilities softmax(logits), mixed with a uniform distribution."""
     return logits.softmax(axis) * (1.0 - UNIFORM) + UNIFORM / logits.shape[axis]
 
 
@@ -133,7 +132,6 @@ class ReturnRange(nn.Module):
 
 
 def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, nn.Module]:
-    """Return the networks by name."""
     size, torso = SIZES[config.size], cast(Any, drl.torso(network, spec))
     features, units = size.deter + size.classes * VARIABLES, size.units
     outputs = (2 if spec.action.kind == "box" else 1) * spec.action.size
@@ -334,7 +332,6 @@ class Algorithm(drl.Algorithm):
         return nn.functional.pad(torch.where(valid, loss, 0.0), (0, 1))
 
     def critic_loss(self, nets: Any, critic: Tensor, x: Tensor, target: Tensor) -> Tensor:
-        """Return the cross-entropy with the targets, and with the values of the target network."""
         with torch.no_grad():
             slow = self.number(nets.target.critic(x).log_softmax(-1))
         return self.number_loss(critic, target) + self.number_loss(critic, slow)

@@ -168,7 +168,6 @@ class Algorithm(drl.Algorithm):
 
 
 def joined(obs: Any, next_obs: Any) -> Any:  # Any: a tensor, or a dict of tensors
-    """Return the observations `[B, ...]` and the next observations as one batch `[2 B, ...]`."""
     if isinstance(obs, torch.Tensor):
         return torch.cat([obs, next_obs])
     return {name: torch.cat([part, next_obs[name]]) for name, part in obs.items()}

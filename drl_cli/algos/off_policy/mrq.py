@@ -125,7 +125,6 @@ class Noisy(drl.Distribution):
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any, spec: drl.EnvSpec) -> Noisy:
-    """Return pi(a|s)."""
     return Noisy(nets.actor(nets.state(nets.encoder(obs))), drl.action_mask(obs), spec.action.kind == "box", config)
 
 

@@ -58,7 +58,6 @@ class Algorithm(sac.Algorithm):
         return noise, order[: self.config.subset], self.masks("critic", rows), self.masks("critic", rows)
 
     def value(self, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the mean value of all critics, `[B]`."""
         value: torch.Tensor = self.nets.frozen.critic(x, action, masks).mean(0)
         return value
 

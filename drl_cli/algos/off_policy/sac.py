@@ -39,7 +39,6 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any]) -> drl.TanhGaussian:
-    """Return pi(a|s)."""
     return drl.TanhGaussian.of(nets.actor(nets.encoder(obs)))
 
 

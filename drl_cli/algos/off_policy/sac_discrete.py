@@ -41,7 +41,6 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any]) -> drl.Categorical:
-    """Return pi(a|s) of the legal actions."""
     return drl.Categorical(nets.actor(nets.encoder(obs)), drl.action_mask(obs))
 
 

@@ -48,7 +48,6 @@ def actions(nets: Any, x: Any, mask: Any, config: Any, action: Any) -> drl.Distr
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any, spec: drl.EnvSpec) -> drl.Distribution:
-    """Return pi(a|s)."""
     return actions(nets, nets.encoder(obs), drl.action_mask(obs), config, spec.action)
 
 

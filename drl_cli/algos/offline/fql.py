@@ -67,7 +67,6 @@ class OneStep(drl.Distribution):
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], spec: drl.EnvSpec) -> OneStep:
-    """Return pi(a|s)."""
     return OneStep(nets.actor, nets.encoder(obs), spec.action.size)
 
 

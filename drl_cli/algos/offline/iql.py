@@ -50,7 +50,6 @@ def gaussian(nets: Any, x: Any) -> drl.Gaussian:
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any]) -> drl.Gaussian:
-    """Return pi(a|s)."""
     return gaussian(nets, nets.encoder(obs))
 
 
