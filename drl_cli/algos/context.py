@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from drl_cli.optim.context import Context
-from drl_cli.utils.ranges import Count, Fraction, NameOrClass, NonNegative, Positive, Range
+from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive, Range, name_or_class
 
 REWARDS = ("none", "rnd", "icm")
 
@@ -19,7 +19,7 @@ class RewardConfig:
     `name` is a built-in module or the import path `my_pkg.my_module:Class` of a user's module.
     """
 
-    name: Annotated[str, NameOrClass(REWARDS)] = "none"
+    name: Annotated[str, name_or_class(*REWARDS)] = "none"
     coef: NonNegative | None = None
     gamma: Annotated[float, Range(least=0, below=1)] | None = None
     lr: Positive | None = None

@@ -90,7 +90,7 @@ def measure(config: Config, options: Options, command: CommandLine, typed: Comma
     `typed` is the command line before `with_run` read `from_config`.
     """
     from drl_cli.bench import pace
-    from drl_cli.bench.tune import Setting, advice, tune
+    from drl_cli.bench.pace import Setting, advice, tune
     from drl_cli.preflight.pace import pace_problems
 
     cores, load, words = num_cores(), os.getloadavg()[0], [*command.flags, *command.overrides]

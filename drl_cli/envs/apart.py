@@ -155,7 +155,7 @@ def _answer(call: Callable[[Tick], object], answer: int, notes: int, timeout_s: 
     """Make the call in the child, and write [value], or [] if the call raised, to the file `answer`."""
     try:
         _begin(notes)
-        values = [call(Ticks(notes, timeout_s))]
+        values = [call(ticks(notes, timeout_s))]
     except BaseException:
         values = []
     try:
@@ -182,22 +182,23 @@ def _begin(notes: int) -> None:
     faulthandler.enable(notes, all_threads=False)
 
 
-class Ticks:
-    """The child's `tick`: notes each call of the environment, and ends the process if a call takes too long.
+def ticks(notes: int, timeout_s: float) -> Tick:
+    """Return the child's `tick`: it notes each call of the environment, and ends the process if a call takes too long.
 
     The timer is only set again after an eighth of `timeout_s`, because this takes longer than a small environment's
     step.
     """
+    began = -float("inf")
 
-    def __init__(self, notes: int, timeout_s: float) -> None:
-        self.notes, self.timeout_s, self.began = notes, timeout_s, -float("inf")
-
-    def __call__(self, name: str) -> None:
-        os.pwrite(self.notes, name.encode()[:CALL_BYTES].ljust(CALL_BYTES), 0)
+    def tick(name: str) -> None:
+        nonlocal began
+        os.pwrite(notes, name.encode()[:CALL_BYTES].ljust(CALL_BYTES), 0)
         moment = time.monotonic()
-        if moment - self.began > self.timeout_s / 8:
-            self.began = moment
-            faulthandler.dump_traceback_later(self.timeout_s * 9 / 8, exit=True, file=self.notes)
+        if moment - began > timeout_s / 8:
+            began = moment
+            faulthandler.dump_traceback_later(timeout_s * 9 / 8, exit=True, file=notes)
+
+    return tick
 
 
 def _content(file: int) -> bytes:

@@ -21,6 +21,9 @@ ATOL = 1e-4
 """Permitted difference between rewards. Goals in replay are float32."""
 
 
+OfGoals = Callable[[Array, Array], Array]
+
+
 class GoalOutcome:
     """Computes rewards and terminations of goals `[n, ...]` by the environment's own functions.
 
@@ -41,10 +44,10 @@ class GoalOutcome:
             )
         achieved, desired = self._try(base, tick)
         tick("compute_reward")
-        self.reward = GoalFunction(config.id, base.compute_reward, achieved, desired)
+        self.reward = _goal_function(config.id, base.compute_reward, achieved, desired)
         tick("compute_terminated")
         has_end = callable(getattr(base, "compute_terminated", None))
-        self.terminated = GoalFunction(config.id, base.compute_terminated, achieved, desired) if has_end else None
+        self.terminated = _goal_function(config.id, base.compute_terminated, achieved, desired) if has_end else None
 
     def __call__(self, achieved: Array, desired: Array) -> tuple[Array, Array | None]:
         reward, limit = self.reward(achieved, desired).astype(np.float32), self.config.reward_clip
@@ -81,27 +84,23 @@ class GoalOutcome:
         return pairs[0], pairs[1]
 
 
-class GoalFunction:
-    """A function of goals `[n, ...]`, called with all goals at once if the results for these examples are right."""
+def _goal_function(id: str, function: Callable[..., Any], achieved: Array, desired: Array) -> OfGoals:
+    """Return a function of goals `[n, ...]`, called with all at once if the results for these examples are right."""
 
-    def __init__(self, id: str, function: Callable[..., Any], achieved: Array, desired: Array) -> None:
-        self.id, self.function = id, function
-        singly = self._each(achieved, desired)
-        try:
-            together = self._all(achieved, desired)
-            self.is_batched = together.shape == singly.shape and np.allclose(together, singly, atol=ATOL)
-        except Exception:  # the function accepts only single goals
-            self.is_batched = False
+    def together(achieved: Array, desired: Array) -> Array:
+        return np.asarray(function(achieved, desired, {}))
 
-    def __call__(self, achieved: Array, desired: Array) -> Array:
-        return self._all(achieved, desired) if self.is_batched else self._each(achieved, desired)
-
-    def _all(self, achieved: Array, desired: Array) -> Array:
-        return np.asarray(self.function(achieved, desired, {}))
-
-    def _each(self, achieved: Array, desired: Array) -> Array:
+    def singly(achieved: Array, desired: Array) -> Array:
         pairs = zip(achieved, desired, strict=True)
-        return np.array([np.asarray(_call(self.id, self.function, *pair, {})).item() for pair in pairs])
+        return np.array([np.asarray(_call(id, function, *pair, {})).item() for pair in pairs])
+
+    expected = singly(achieved, desired)
+    try:
+        found = together(achieved, desired)
+        is_right = found.shape == expected.shape and np.allclose(found, expected, atol=ATOL)
+    except Exception:  # the function accepts only single goals
+        is_right = False
+    return together if is_right else singly
 
 
 def _call(id: str, function: Callable[..., Any], *arguments: Any) -> Any:  # Any: the environment may return anything

@@ -55,13 +55,6 @@ class Recorder(Protocol):
         """Write everything that is pending. `status` is the final status of the run (done, failed, ...)."""
 
 
-class VideoRecorder(Recorder, Protocol):
-    """A recorder that also receives videos."""
-
-    def video(self, tag: str, path: Path, env_steps: int) -> None:
-        """Record the animated GIF in the file `path`."""
-
-
 class JsonLines:
     """Writes metrics.jsonl: one JSON object per report. NaN and infinity become null."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from drl_cli.utils.ranges import Count, NameOrClass, Positive, Range
+from drl_cli.utils.ranges import Count, Positive, Range, name_or_class
 
 Activation = Literal["relu", "tanh", "elu"]
 TORSOS = ("auto", "mlp", "cnn", "resnet", "multi")
@@ -22,7 +22,7 @@ class NetworkConfig:
     init: Literal["uniform", "orthogonal"]
     layer_norm: bool = False
     dropout: Annotated[float, Range(least=0, below=1)] = 0.0
-    torso: Annotated[str, NameOrClass(TORSOS)] = "auto"
+    torso: Annotated[str, name_or_class(*TORSOS)] = "auto"
     torso_activation: Activation = "relu"
     channels: Positive = 1.0
     memory: Literal["none", "lstm", "gru"] = "none"

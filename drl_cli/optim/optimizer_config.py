@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import NotFound, import_object
-from drl_cli.utils.ranges import Fraction, NameOrClass, Natural, NonNegative, Positive
+from drl_cli.utils.ranges import Fraction, Natural, NonNegative, Positive, name_or_class
 
 NAMES = (
     *("adam", "adamw", "laprop", "rmsprop", "sgd", "nadam", "radam", "adamax", "adagrad"),
@@ -48,7 +48,7 @@ class Part:
 class OptimizerConfig:
     """The options in conf/optimizer. Learning rates are options of the algorithm."""
 
-    name: Annotated[str, NameOrClass(NAMES)] = "adam"
+    name: Annotated[str, name_or_class(*NAMES)] = "adam"
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: Natural = 0
     end: Fraction = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 from drl_cli.replay.builders import Builder, NStepBuilder, Prioritize
 from drl_cli.replay.store import RingStore, reserved_rows, row_bytes
 from drl_cli.types import Array, Columns, Schema, State
-from drl_cli.utils.ranges import Count, NameOrClass
+from drl_cli.utils.ranges import Count, name_or_class
 
 
 class Steps(NamedTuple):
@@ -144,7 +144,7 @@ NO_UPDATE = "no update would ever be made"
 class ReplayConfig:
     """Options of every replay table. The class attributes and properties describe the table to the other parts."""
 
-    sampler: Annotated[str, NameOrClass(("uniform", "prioritized", "fifo", "fifo-once", "sequences"))]
+    sampler: Annotated[str, name_or_class("uniform", "prioritized", "fifo", "fifo-once", "sequences")]
     capacity: Count | None
     shards: Count | None
 

@@ -18,7 +18,7 @@ from drl_cli.replay.base import Load, ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
-from drl_cli.utils.ranges import Count, DeviceName, FolderPath, Label, Natural
+from drl_cli.utils.ranges import Count, FolderPath, Label, Natural, Texts
 
 Mode = Literal["single", "sync", "async", "offline"]
 
@@ -48,9 +48,9 @@ class Config:
     seed: Natural
     total_env_steps: Count
     total_updates: Count
-    device: Annotated[str, DeviceName(("auto", "cpu", "cuda"))]
+    device: Annotated[str, Texts(("auto", "cpu", "cuda"), "cuda:N", r"cuda:\d+", "auto, cpu, cuda or cuda:N")]
     precision: Literal["float32", "bf16"]
-    output_dir: Annotated[str, FolderPath(())]
+    output_dir: FolderPath
     load_weights: str | None
     resume: str | None
     from_config: str | None

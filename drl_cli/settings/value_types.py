@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 
 from drl_cli.replay.base import ReplayConfig
 from drl_cli.replay.config import SAMPLERS
-from drl_cli.utils.ranges import OR_NULL, NameOrClass, Range
+from drl_cli.utils.ranges import OR_NULL, Range, Texts
 from drl_cli.utils.spelling import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,8 +71,8 @@ class ValueType:
         return value
 
 
-class Null(ValueType):
-    """The type of null. `OneOf` accepts null if one of its types is Null."""
+NULL = ValueType(("null",), ("null",))
+"""The type of null. `OneOf` accepts null if this is one of its types."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Scalar(ValueType):
     """A truth value, a number or a text. A number may have bounds."""
 
     base: type[Any] = str
-    bounds: Range | NameOrClass | None = None
+    bounds: Range | Texts | None = None
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
         result = self._converted(value)
@@ -163,11 +163,11 @@ class OneOf(ValueType):
     types: tuple[ValueType, ...] = ()
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
-        if value is None and any(isinstance(each, Null) for each in self.types):
+        if value is None and NULL in self.types:
             return None
         refusals: list[str] = []
         for each in self.types:
-            if not isinstance(each, Null):
+            if each != NULL:
                 lines: list[str] = []
                 result = each.read(value, path, lines)
                 if not lines:
@@ -177,7 +177,7 @@ class OneOf(ValueType):
         if not inside and len(refusals) > 1:  # each type names only itself
             hint = _word_hint(value, self.words) if isinstance(value, str | bool) else ""
             refusals = [f"{path}: must be {self.text}, got {shown(value)}{hint and f'.{hint}'}"]
-        if not inside and any(isinstance(each, Null) for each in self.types) and str(value).lower() in NOTHING:
+        if not inside and NULL in self.types and str(value).lower() in NOTHING:
             refusals[-1] += f"; say {path}=null"
         problems += inside or refusals
         return None
@@ -292,9 +292,8 @@ def value_type(hint: Any, bounds: Any = None) -> ValueType:
     """Return the value type of a type hint. Raise Unreadable if the hint has none. `bounds` come from `Annotated`."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        kind = value_type(args[0], args[1] if isinstance(args[1], Range | NameOrClass) else None)
-        null = Null(("null",), ("null",))
-        return OneOf((*kind.forms, "null"), (*kind.words, "null"), (kind, null)) if OR_NULL in args else kind
+        kind = value_type(args[0], args[1] if isinstance(args[1], Range | Texts) else None)
+        return OneOf((*kind.forms, "null"), (*kind.words, "null"), (kind, NULL)) if OR_NULL in args else kind
     if origin in (Union, types.UnionType):
         kinds = tuple(map(value_type, args))
         forms, words = (tuple(text for kind in kinds for text in getattr(kind, name)) for name in ("forms", "words"))
@@ -309,7 +308,7 @@ def value_type(hint: Any, bounds: Any = None) -> ValueType:
         return MappingOf((f"{{name: {item.text}}}",), (), item)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return group_of(hint)
-    if isinstance(bounds, NameOrClass) and hint is str:
+    if isinstance(bounds, Texts) and hint is str:
         return Scalar((*bounds.names, bounds.form), bounds.names, hint, bounds)
     if hint in (int, float):
         return Scalar((f"{hint.__name__} {bounds}" if bounds else hint.__name__,), (), hint, bounds)
@@ -317,5 +316,5 @@ def value_type(hint: Any, bounds: Any = None) -> ValueType:
         words = ("true", "false") if hint is bool else ()
         return Scalar(words or ("text",), words, hint)
     if hint in (Any, types.NoneType):
-        return ValueType() if hint is Any else Null(("null",), ("null",))
+        return ValueType() if hint is Any else NULL
     raise Unreadable([])

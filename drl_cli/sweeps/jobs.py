@@ -186,11 +186,11 @@ def run_jobs(
     trials: Trials | None = None,
 ) -> None:
     """Run the jobs in parallel, one per slot. Then run the jobs that `more` returns, until `more` returns none."""
-    slots = job_slots(configs)
-    at_once = len(slots.slots)
-    if slots.asked > at_once:
-        place = "the cluster" if slots.start is not start_here else "this machine"
-        print(f"sweep.jobs={slots.asked}: {place} holds {at_once} at once; more would be slower, not faster")
+    slots, asked, start = job_slots(configs)
+    at_once = len(slots)
+    if asked > at_once:
+        place = "the cluster" if start is not start_here else "this machine"
+        print(f"sweep.jobs={asked}: {place} holds {at_once} at once; more would be slower, not faster")
     if trials is None and jobs:
         count = f"{len(jobs)} of {len(sweep.jobs)} jobs to run, {min(at_once, len(jobs))} at once"
         print(f"{count}  ->  {sweep.folder}", flush=True)
@@ -206,7 +206,7 @@ def run_jobs(
         return trials.tick() if trials else ()
 
     try:
-        Launcher(sweep, slots.slots, slots.start, changed, tick).run(jobs, more)
+        Launcher(sweep, slots, start, changed, tick).run(jobs, more)
     except SystemExit:  # a signal; all jobs have ended
         view.close()
         print_jobs(sweep)

@@ -214,14 +214,6 @@ PASSED_ON = ("DRL_", "WANDB_")
 """Prefixes of the environment variables that are copied to a job on a node. The node sets all other variables."""
 
 
-class Slots(NamedTuple):
-    """A slot for each job that can run at once, and the function that starts a job."""
-
-    slots: list[Slot]
-    asked: int  # the value of sweep.jobs, or 0 for auto
-    start: Start
-
-
 def check_cluster(configs: Sequence[Config], folder: Path) -> None:
     """Join the jobs' cluster, if any. Raise UsageError if a node can't run the jobs or read the sweep's folder."""
     addresses = {config.ray.address for config in configs}
@@ -254,12 +246,15 @@ def check_cluster(configs: Sequence[Config], folder: Path) -> None:
     erase(sys.stdout)
 
 
-def job_slots(configs: Sequence[Config]) -> Slots:
-    """Return the slots for jobs with these configs. Raise UsageError if the cluster has no node."""
+def job_slots(configs: Sequence[Config]) -> tuple[list[Slot], int, Start]:
+    """Return a slot for each job that can run at once, `sweep.jobs` (0 for auto), and the function that starts a job.
+
+    Raise UsageError if the cluster has no node.
+    """
     from drl_cli.settings.fill import fill
 
     if not configs:
-        return Slots([Slot()], 0, start_here)
+        return [Slot()], 0, start_here
     config = configs[0]
     asked = 0 if config.sweep.jobs == "auto" else config.sweep.jobs
     if config.ray.address:
@@ -268,12 +263,12 @@ def job_slots(configs: Sequence[Config]) -> Slots:
         if not (nodes := live_nodes()):
             raise UsageError(f"ray.address: the cluster at {config.ray.address} has no node with a CPU any more", LOST)
         count, start = cluster_slots(nodes, [fill(config, nodes) for config in configs])
-        return Slots([Slot()] * min(count, asked or count), asked, start)
+        return [Slot()] * min(count, asked or count), asked, start
     filled = [fill(config) for config in configs]
     need, memory = max(map(busy_processors, filled)), max(map(memory_bytes, filled))
     visible, most = gpu_shares(filled), free_memory() // max(1, memory)
     shares = share_processors(cores(), need, min(most, len(visible)) if visible else most, asked)
-    return Slots([*map(Slot, shares, chain(visible, repeat("")))], asked, start_here)
+    return [*map(Slot, shares, chain(visible, repeat("")))], asked, start_here
 
 
 def gpu_shares(configs: Sequence[Config]) -> list[str]:

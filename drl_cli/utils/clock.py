@@ -74,20 +74,19 @@ now = time.monotonic
 """Return the time [s] of a clock that never goes backwards."""
 
 
-class _Wait:
-    since: float | None = None  # [s since the epoch]
+_compiler_since: list[float] = []  # [s since the epoch]; empty or one number
 
 
 @contextmanager
 def waiting_for_compiler() -> Iterator[None]:
     """Note that this process waits for a compiler inside the `with` statement."""
-    _Wait.since = time.time()
+    _compiler_since[:] = [time.time()]
     try:
         yield
     finally:
-        _Wait.since = None
+        _compiler_since.clear()
 
 
 def compiler_since() -> float | None:
     """Return since when this process waits for a compiler [s since the epoch], or None. Any thread may call this."""
-    return _Wait.since
+    return next(iter(_compiler_since), None)

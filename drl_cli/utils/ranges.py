@@ -27,58 +27,32 @@ class Range:
         return [(bound, sign, holds) for bound, sign, holds in bounds if bound is not None]
 
 
+IMPORT_PATH = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
+
+
 @dataclass(frozen=True)
-class NameOrClass:
-    """Allows one of `names`, or the import path `my_pkg.my_mod:Class` of a class in the user's code."""
+class Texts:
+    """Allows one of `names`, or a text that the regular expression `pattern` matches.
+
+    `form` is such a text as the help shows it, and `advice` describes all allowed texts in errors.
+    """
 
     names: tuple[str, ...]
-    form = "my_pkg.my_mod:Class"
+    form: str
+    pattern: str
+    advice: str
 
     def __contains__(self, value: str) -> bool:
-        return value in self.names or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", value) is not None
+        return value in self.names or re.fullmatch(self.pattern, value, re.DOTALL) is not None
 
     def __str__(self) -> str:
-        names = f"{', '.join(self.names)}, or " if self.names else ""
-        return f"{names}a class of yours as my_pkg.my_mod:Class"
+        return self.advice
 
 
-@dataclass(frozen=True)
-class DeviceName(NameOrClass):
-    """Allows one of `names`, or one CUDA device by its number: `cuda:1`."""
-
-    form = "cuda:N"
-
-    def __contains__(self, value: str) -> bool:
-        return value in self.names or re.fullmatch(r"cuda:\d+", value) is not None
-
-    def __str__(self) -> str:
-        return f"{', '.join(self.names)} or {self.form}"
-
-
-@dataclass(frozen=True)
-class ShortText(NameOrClass):
-    """Allows a short text without commas, quotes and brackets, which can be typed and filtered on a command line."""
-
-    form = "short text"
-
-    def __contains__(self, value: str) -> bool:
-        return re.fullmatch(r"\w([\w .:/@+=-]{0,58}[\w.:/@+=-])?", value) is not None
-
-    def __str__(self) -> str:
-        return "1 to 60 letters, digits, spaces and . : / @ + = - _, and begin with a letter or a digit"
-
-
-@dataclass(frozen=True)
-class FolderPath(NameOrClass):
-    """Allows every text that is not empty."""
-
-    form = "text"
-
-    def __contains__(self, value: str) -> bool:
-        return bool(value.strip())
-
-    def __str__(self) -> str:
-        return "the path of a folder, such as . for this folder"
+def name_or_class(*names: str) -> Texts:
+    """Allow one of `names`, or the import path `my_pkg.my_mod:Class` of a class in the user's code."""
+    listed = f"{', '.join(names)}, or " if names else ""
+    return Texts(names, "my_pkg.my_mod:Class", IMPORT_PATH, f"{listed}a class of yours as my_pkg.my_mod:Class")
 
 
 OR_NULL = "or null"
@@ -88,6 +62,15 @@ Count: TypeAlias = Annotated[int, Range(least=1)]
 Natural: TypeAlias = Annotated[int, Range(least=0)]
 Positive: TypeAlias = Annotated[float, Range(above=0)]
 NonNegative: TypeAlias = Annotated[float, Range(least=0)]
-Label: TypeAlias = Annotated[str, ShortText(())]
-ImportPath: TypeAlias = Annotated[str, NameOrClass(())]
+Label: TypeAlias = Annotated[
+    str,
+    Texts(
+        (),
+        "short text",
+        r"\w([\w .:/@+=-]{0,58}[\w.:/@+=-])?",
+        "1 to 60 letters, digits, spaces and . : / @ + = - _, and begin with a letter or a digit",
+    ),
+]
+FolderPath: TypeAlias = Annotated[str, Texts((), "text", r".*\S.*", "the path of a folder, such as . for this folder")]
+ImportPath: TypeAlias = Annotated[str, name_or_class()]
 Fraction: TypeAlias = Annotated[float, Range(least=0, most=1)]

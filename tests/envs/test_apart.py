@@ -11,7 +11,7 @@ import psutil
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from drl_cli.envs.apart import ProcessEnded, Ticks, apart, is_shipped, spec_apart, trial_apart, try_apart
+from drl_cli.envs.apart import ProcessEnded, apart, is_shipped, spec_apart, ticks, trial_apart, try_apart
 from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.errors import TERMINATED
 
@@ -140,7 +140,7 @@ def test_the_timer_of_a_call_is_set_again_after_an_eighth_of_the_timeout(monkeyp
     monkeypatch.setattr("drl_cli.envs.apart.time.monotonic", lambda: next(moments))
     monkeypatch.setattr("faulthandler.dump_traceback_later", lambda limit, **options: limits.append(limit))
     with (tmp_path / "notes").open("w+b") as notes:
-        tick = Ticks(notes.fileno(), 8.0)
+        tick = ticks(notes.fileno(), 8.0)
         for name in ("its constructor", "reset", "step", "step, at step 2"):
             tick(name)
         assert notes.read().decode().rstrip() == "step, at step 2"

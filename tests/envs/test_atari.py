@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from choices import some
 
-from drl_cli.envs.atari import AreaResize
+from drl_cli.envs.atari import area_resize
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
@@ -35,7 +35,7 @@ def exact(image, size):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_means_of_areas(shape):
-    rng, resize = np.random.default_rng(0), AreaResize(shape, 84)
+    rng, resize = np.random.default_rng(0), area_resize(shape, 84)
     image = rng.integers(256, size=shape).astype(np.uint8)
     small = resize(image)
     assert (small.dtype, small.shape) == (np.uint8, (84, 84))
@@ -46,14 +46,14 @@ def test_means_of_areas(shape):
 def test_ties_round_as_in_opencv():
     """683 of the means end in .5; OpenCV 5.0, which gave this digest, rounds 30 of them to the odd side."""
     image = (np.random.default_rng(0).integers(13, size=(210, 160)) * 20).astype(np.uint8)
-    small = AreaResize((210, 160), 84)(image)
+    small = area_resize((210, 160), 84)(image)
     assert hashlib.sha256(small.tobytes()).hexdigest()[:16] == "fe32752a810bed19"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_opencvs_bytes(shape):
     cv2 = pytest.importorskip("cv2", reason="compares with OpenCV:  pip install opencv-python-headless")
-    rng, resize = np.random.default_rng(0), AreaResize(shape, 84)
+    rng, resize = np.random.default_rng(0), area_resize(shape, 84)
     for step in (1, 2, 5, 25, 40, 51):
         for _ in range(3):
             image = (rng.integers(255 // step + 1, size=shape) * step).astype(np.uint8)

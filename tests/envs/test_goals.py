@@ -76,14 +76,14 @@ def test_batches_of_bits():
     reward, terminated = outcome(goals, goals[[0, 2, 2]].repeat([1, 2, 17], 0))
     assert (reward.tolist(), terminated.tolist()) == ([1, 0, 1] + [0] * 17, [True, False, True] + [False] * 17)
     assert (reward.dtype, terminated.dtype) == (np.float32, np.bool_)
-    assert outcome.reward.is_batched
-    assert outcome.terminated.is_batched
+    assert outcome.reward.__name__ == "together"
+    assert outcome.terminated.__name__ == "together"
 
 
 def test_functions_of_single_goals_are_called_for_each_goal():
     outcome = made(Goal)
-    assert (outcome.reward.is_batched, outcome.terminated.is_batched) == (True, False)
-    assert not made(Single).reward.is_batched
+    assert (outcome.reward.__name__, outcome.terminated.__name__) == ("together", "singly")
+    assert made(Single).reward.__name__ == "singly"
     achieved, desired = np.zeros((3, 2), np.float32), np.array([[0, 0.4], [3, 4], [0.3, 0]], np.float32)
     reward, terminated = outcome(achieved, desired)
     np.testing.assert_allclose(reward, [-0.8, -10, -0.6])

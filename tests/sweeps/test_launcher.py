@@ -20,7 +20,6 @@ from drl_cli.sweeps import jobs, launcher
 from drl_cli.sweeps.launcher import (
     Launcher,
     Slot,
-    Slots,
     check_cluster,
     job_slots,
     memory_bytes,
@@ -210,9 +209,9 @@ def test_the_slots_of_this_machine(args, expected, asked, monkeypatch):
     config = build(mapping([*LOCAL, *args]))
     monkeypatch.setattr(launcher, "cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**40))
-    assert job_slots([config, config]) == Slots([Slot(frozenset(one)) for one in expected], asked, start_here)
+    assert job_slots([config, config]) == ([Slot(frozenset(one)) for one in expected], asked, start_here)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 * memory_bytes(fill(config))))
-    assert len(job_slots([config]).slots) == min(len(expected), 3)
+    assert len(job_slots([config])[0]) == min(len(expected), 3)
 
 
 WIDE = "network.hidden=[512]"
@@ -238,9 +237,9 @@ def test_jobs_share_the_gpus(jobs, gpus, visible, monkeypatch):
     monkeypatch.setattr(gpu, "has_driver", lambda: True)
     monkeypatch.setattr(launcher, "cores", lambda: [*range(64)])
     monkeypatch.setattr(launcher, "free_memory", lambda: 2**44)
-    made = job_slots([build(mapping([*LOCAL, "mode=single", *words])) for words in jobs])
-    assert [slot.gpus for slot in made.slots] == visible
-    assert len({slot.processors for slot in made.slots}) == len(visible)
+    slots, _, _ = job_slots([build(mapping([*LOCAL, "mode=single", *words])) for words in jobs])
+    assert [slot.gpus for slot in slots] == visible
+    assert len({slot.processors for slot in slots}) == len(visible)
 
 
 @pytest.fixture
@@ -265,9 +264,9 @@ def started(monkeypatch):
 def test_the_slots_of_a_cluster(args, there, count, asked, cpus, started, monkeypatch, tmp_path):
     monkeypatch.setattr(nodes, "live_nodes", lambda: there)
     config = typed(*args)
-    found = job_slots([config, config])
-    assert (found.slots, found.asked) == ([Slot()] * count, asked)
-    found.start(Slot(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
+    slots, asked_for, start = job_slots([config, config])
+    assert (slots, asked_for) == ([Slot()] * count, asked)
+    start(Slot(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
     assert (started[0][3], started[0][5]) == (cpus, 0)
 
 
@@ -287,9 +286,9 @@ def test_the_slots_of_a_cluster(args, there, count, asked, cpus, started, monkey
 def test_jobs_share_the_gpus_of_a_cluster(jobs, gpus, count, reserved, started, monkeypatch, tmp_path):
     there = [replace(node, gpus=num) for node, num in zip((LARGE, SMALL), gpus, strict=True)]
     monkeypatch.setattr(nodes, "live_nodes", lambda: there)
-    found = job_slots([typed(*words) for words in jobs])
-    assert len(found.slots) == count
-    found.start(Slot(), ["-m", "drl"], {}, tmp_path)
+    slots, _, start = job_slots([typed(*words) for words in jobs])
+    assert len(slots) == count
+    start(Slot(), ["-m", "drl"], {}, tmp_path)
     assert started[0][5] == reserved
 
 
@@ -299,9 +298,9 @@ def test_a_job_on_a_node_gets_memory_and_variables(started, monkeypatch, tmp_pat
     assert GB < need < 3 * GB
     monkeypatch.setattr(nodes, "live_nodes", lambda: [Node("a", "1", 8.0, 3 * need), Node("b", "2", 8.0, need + 1)])
     monkeypatch.setattr(launcher.os, "environ", {"DRL_DEBUG": "1", "WANDB_API_KEY": "k", "PATH": "/here"})
-    found = job_slots([config])
-    assert len(found.slots) == 4
-    found.start(Slot(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
+    slots, _, start = job_slots([config])
+    assert len(slots) == 4
+    start(Slot(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
     variables = {"DRL_DEBUG": "1", "WANDB_API_KEY": "k", "DRL_JOB_FILE": "1.json"}
     assert started == [(["-m", "drl"], variables, tmp_path, 1, need, 0)]
     monkeypatch.setattr(nodes, "live_nodes", lambda: [])

@@ -35,32 +35,22 @@ class OneStep(gymnasium.Env[Any, Any]):
 
 
 class Reach(OneStep):
-    """The best action a equals the observation o; the reward is -(a - o)^2."""
+    """The best action a equals o; the reward is -`scale` (a - o)^2, and the observation is `scale` o + `shift`.
 
-    def __init__(self) -> None:
-        self.observation_space = Box(-0.8, 0.8, (1,), np.float32)
+    Scaled-v0 has scale 1000 and shift 500, to test normalization.
+    """
+
+    def __init__(self, scale: int = 1, shift: int = 0) -> None:
+        self.scale, self.shift = scale, shift
+        self.observation_space = Box(shift - 0.8 * scale, shift + 0.8 * scale, (1,), np.float32)
         self.action_space = Box(-1.0, 1.0, (1,), np.float32)
 
     def draw(self) -> Any:
         self.goal = self.np_random.uniform(-0.8, 0.8, 1).astype(np.float32)
-        return self.goal.copy()
+        return self.scale * self.goal + self.shift
 
     def reward(self, action: Array) -> float:
-        return -float((action[0] - self.goal[0]) ** 2)
-
-
-class Scaled(Reach):
-    """The probe `Reach` with observations 1000 o + 500 and rewards multiplied by 1000, to test normalization."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = Box(-300.0, 1300.0, (1,), np.float32)
-
-    def draw(self) -> Any:
-        return 1000 * super().draw() + 500
-
-    def reward(self, action: Array) -> float:
-        return 1000 * super().reward(action)
+        return self.scale * -float((action[0] - self.goal[0]) ** 2)
 
 
 class Choose(OneStep):
@@ -132,92 +122,66 @@ PATCH = 12
 
 
 class Patch(OneStep):
-    """The best of four choices is the quadrant of an image `[size, size, 4]` that contains the bright patch.
+    """An image `[size, size, 4]` with a bright patch. The reward is 1 for the best choice, else 0.
 
-    The choices are 0 (upper left), 1 (upper right), 2 (lower left) and 3 (lower right). The reward is 1 for the right
-    choice, else 0. A network that averages convolutions without padding over all positions reaches only 0.25.
+    Patch-v0: the best of four choices is the quadrant that contains the patch: 0 (upper left), 1 (upper right),
+    2 (lower left), 3 (lower right). A network that averages convolutions without padding over all positions reaches
+    only 0.25.
+
+    Both-v0 (`has_vector`): the observation also has a `vector`, [1] or [-1]. Choice 0 is best for (patch on the left,
+    1) and (right, -1), else choice 1. A policy that sees only one part reaches 0.5.
     """
 
-    def __init__(self, size: int = 84) -> None:
-        self.size = size
-        self.observation_space = Box(0, 255, (size, size, 4), np.uint8)
-        self.action_space = Discrete(4)
+    def __init__(self, size: int = 84, has_vector: bool = False) -> None:
+        self.size, self.has_vector = size, has_vector
+        image = Box(0, 255, (size, size, 4), np.uint8)
+        self.observation_space = Dict(image=image, vector=Box(-1.0, 1.0, (1,), np.float32)) if has_vector else image
+        self.action_space = Discrete(2 if has_vector else 4)
 
     def draw(self) -> Any:
-        self.goal, half = int(self.np_random.integers(4)), self.size // 2
-        return _image(self.size, np.array(divmod(self.goal, 2)) * half + self._corner(half, half))
+        half = self.size // 2
+        if not self.has_vector:
+            self.goal = int(self.np_random.integers(4))
+            return self._image(np.array(divmod(self.goal, 2)) * half + self._corner(half, half))
+        is_right, is_negative = self.np_random.integers(2, size=2)
+        image = self._image(self._corner(self.size, half) + np.array([0, is_right * half]))
+        self.goal = is_right ^ is_negative
+        return {"image": image, "vector": np.array([1 - 2 * is_negative], np.float32)}
 
     def _corner(self, height: int, width: int) -> Array:
         """Return a random upper left corner [down, right] for a patch inside a rectangle."""
         return self.np_random.integers([height - PATCH + 1, width - PATCH + 1])
 
+    def _image(self, corner: Array) -> Array:
+        image = np.zeros((self.size, self.size, 4), np.uint8)
+        y, x = corner.tolist()
+        image[y : y + PATCH, x : x + PATCH] = 255
+        return image
+
 
 class PatchReach(Patch):
-    """The best action is the position of the patch in an image `[size, size, 4]`: [down, right], each in [-1, 1].
+    """The best action is a position in [-1, 1]^2, and the reward is minus the squared distance to it, at most 0.
 
-    The reward is minus the squared distance to the best action, at most 0. A network that averages convolutions without
-    padding over all positions reaches only about -2/3.
+    PatchReach-v0: the position of the patch, [down, right]. A network that averages convolutions without padding over
+    all positions reaches only about -2/3. BothReach-v0 (`has_vector`): [position of the patch to the right, `vector`].
+    A policy that sees only one part reaches about -1/3.
     """
 
-    def __init__(self, size: int = 84) -> None:
-        super().__init__(size)
+    def __init__(self, size: int = 84, has_vector: bool = False) -> None:
+        super().__init__(size, has_vector)
         self.action_space = Box(-1.0, 1.0, (2,), np.float32)
 
     def draw(self) -> Any:
         corner = self._corner(self.size, self.size)
         self.goal = 2.0 * corner / (self.size - PATCH) - 1.0
-        return _image(self.size, corner)
-
-    def reward(self, action: Array) -> float:
-        return -float(np.square(action - self.goal).sum())
-
-
-class Both(Patch):
-    """The best choice depends on both parts of the observation: the patch (left or right) and `vector` ([1] or [-1]).
-
-    Choice 0 is best for (left, 1) and (right, -1), else choice 1 is best. The reward is 1 for the best choice, else 0.
-    A policy that sees only one part reaches 0.5.
-    """
-
-    def __init__(self, size: int = 84) -> None:
-        super().__init__(size)
-        self.observation_space = Dict(image=self.observation_space, vector=Box(-1.0, 1.0, (1,), np.float32))
-        self.action_space = Discrete(2)
-
-    def draw(self) -> Any:
-        is_right, is_negative = self.np_random.integers(2, size=2)
-        half = self.size // 2
-        image = _image(self.size, self._corner(self.size, half) + np.array([0, is_right * half]))
-        self.goal = is_right ^ is_negative
-        return {"image": image, "vector": np.array([1 - 2 * is_negative], np.float32)}
-
-
-class BothReach(Both):
-    """The best action is [position of the patch from left to right, `vector`], both in [-1, 1].
-
-    The reward is minus the squared distance to the best action, at most 0. A policy that sees only one part reaches
-    about -1/3.
-    """
-
-    def __init__(self, size: int = 84) -> None:
-        super().__init__(size)
-        self.action_space = Box(-1.0, 1.0, (2,), np.float32)
-
-    def draw(self) -> Any:
-        corner = self._corner(self.size, self.size)
+        if not self.has_vector:
+            return self._image(corner)
         vector = self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)
-        self.goal = np.array([2.0 * corner[1] / (self.size - PATCH) - 1.0, vector[0]])
-        return {"image": _image(self.size, corner), "vector": vector}
+        self.goal = np.array([self.goal[1], vector[0]])
+        return {"image": self._image(corner), "vector": vector}
 
     def reward(self, action: Array) -> float:
         return -float(np.square(action - self.goal).sum())
-
-
-def _image(size: int, corner: Array) -> Array:
-    image = np.zeros((size, size, 4), np.uint8)
-    y, x = corner.tolist()
-    image[y : y + PATCH, x : x + PATCH] = 255
-    return image
 
 
 class BitFlip(gymnasium.Env[Any, Any]):

@@ -15,7 +15,6 @@ from drl_cli.metrics.recorders import (
     Recorder,
     RunInfo,
     Value,
-    VideoRecorder,
     Wandb,
 )
 from drl_cli.metrics.tensorboard import TensorBoard
@@ -86,7 +85,7 @@ class Recording:
         self.record(tags, int(row[self.unit]))
 
     def video(self, path: Path, position: int) -> None:
-        takers: list[VideoRecorder] = [*self.background, *self.boards]
+        takers: list[BackgroundRecorder | TensorBoard] = [*self.background, *self.boards]
         for recorder in takers:
             recorder.video("eval/video", path, position)
 
