@@ -181,6 +181,7 @@ TITLES = {
     **{"sac_discrete": "discrete SAC", "cql_discrete": "discrete CQL", "crossq": "CrossQ", "vmpo": "V-MPO"},
     **{"cal_ql": "Cal-QL", "td3_bc": "TD3+BC", "rebrac": "ReBRAC", "qr_dqn": "QR-DQN", "flashsac": "FlashSAC"},
     "dreamer": "DreamerV3",
+    "tdmpc2": "TD-MPC2",
 }
 """The names of the built-in algorithms whose papers do not write them in capitals."""
 

@@ -120,6 +120,7 @@ FRESH: Mapping[str, Rule] = {
     "elu": "elu({self}, {alpha})",
     "sigmoid": "sigmoid({self})",
     "silu": "{self} * sigmoid({self})",
+    "mish": "{self} * np.tanh(softplus({self}, 1.0, 20.0))",
     "softplus": "softplus({self}, {beta}, {threshold})",
     "leaky_relu": "np.where({self} > 0, {self}, {negative_slope} * {self})",
     "clamp": "clamp({self}, {min}, {max})",

@@ -16,7 +16,7 @@ import numpy as np
 
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.deploy import standalone
-from drl_cli.deploy.formats import FILES, SOURCE, Format, NotExported, check
+from drl_cli.deploy.formats import FILES, SOURCE, Format, NotExported, check, not_exported
 from drl_cli.deploy.play import play_together
 from drl_cli.deploy.policy import TrainedPolicy, action_at
 from drl_cli.deploy.standalone import Policy, bounds
@@ -92,6 +92,8 @@ def write(trained: TrainedPolicy, format: Format, episodes: int, folder: Path) -
     if isinstance(policy, TorchPolicy):
         policy.searches = False  # the export is compared with the policy without its search
     spec = {"format": format, "file": FILES[format], **_about(trained), **trained.signature}
+    if not_exported(type(policy)):
+        spec["state"] = None  # only the search has used it
     try:
         spec |= (_write_numpy if format == "numpy" else _write_graph)(trained, format, folder)
     except ValueError as error:

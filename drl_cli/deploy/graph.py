@@ -13,7 +13,7 @@ from drl_cli.convert.convert import ROWS, general
 from drl_cli.convert.program import KERNELS
 from drl_cli.convert.source import write
 from drl_cli.convert.trace import Draws, NotConverted, Trace, record
-from drl_cli.deploy.formats import LOAD
+from drl_cli.deploy.formats import LOAD, not_exported
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.standalone import bounds
 from drl_cli.envs.units import ArraySpec, Units
@@ -38,7 +38,8 @@ class Graph(nn.Module):
         self.normalize = _Normalize(policy.statistics) if isinstance(policy, NormalizedPolicy) else None
         policy = policy.policy if isinstance(policy, NormalizedPolicy) else policy
         assert isinstance(policy, TorchPolicy)
-        self.policy, self.parts, self.state_size = policy, nn.ModuleDict(policy.modules), policy.memory_size
+        self.policy, self.parts = policy, nn.ModuleDict(policy.modules)
+        self.state_size = 0 if not_exported(type(policy)) else policy.memory_size  # only a search has used it
         for module in self.modules():
             if isinstance(module, MLP):
                 module.products = _AnyRows()

@@ -1,8 +1,11 @@
-"""Fully connected layers with a norm after each hidden layer, as world models use them."""
+"""What world models share: fully connected layers with a norm after each hidden layer, and the range of returns."""
 
 from __future__ import annotations
 
 from drl_cli.utils.deferred import nn, torch
+
+RATE = 0.01
+"""The share of a batch in the moving averages of ReturnRange."""
 
 
 def linear(inputs: int, outputs: int, scale: float = 1.0) -> nn.Linear:
@@ -40,3 +43,18 @@ class BlockLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.baddbmm(self.bias, x, self.weight)
+
+
+class ReturnRange(nn.Module):
+    """The moving averages of the 5% quantile and the 95% quantile of returns (DreamerV3, arXiv 2301.04104, eq. 7)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: torch.Tensor
+        self.register_buffer("ends", torch.zeros(2))
+
+    def scale(self, returns: torch.Tensor) -> torch.Tensor:
+        """Move the averages to the quantiles of `returns` without NaN. Return their distance, at least 1."""
+        quantiles = returns.nanquantile(torch.tensor([0.05, 0.95], device=returns.device))
+        self.ends += RATE * (quantiles - self.ends)
+        return (self.ends[1] - self.ends[0]).clamp(min=1.0)

@@ -21,7 +21,7 @@ from drl_cli.utils.outside import missing_arguments, raised
 from drl_cli.utils.shown import tell
 from drl_cli.utils.spelling import did_you_mean
 
-OWN_SCALE = ("dreamer", "flashsac", "mrq", "muzero", "gumbel_muzero", "sampled_muzero")
+OWN_SCALE = ("dreamer", "tdmpc2", "flashsac", "mrq", "muzero", "gumbel_muzero", "sampled_muzero")
 """The algorithms that scale rewards by themselves."""
 
 

@@ -18,7 +18,7 @@ from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.types import Column, EnvSpec, transition_schema
 
 NETWORK = NetworkConfig((16, 16), "relu", "uniform")
-ONLY_WINDOWS = ("dreamer",)
+ONLY_WINDOWS = ("dreamer", "tdmpc2")
 """The algorithms that do not learn from single transitions; their own tests have windows."""
 CASES = [(name, kind) for name in algorithms() if name not in ONLY_WINDOWS for kind in load_algorithm(name).ACTIONS]
 FIRST = [(name, kind) for name, kind in CASES if kind == load_algorithm(name).ACTIONS[0] or name == "ppo"]

@@ -6,7 +6,7 @@ from choices import some
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.testing import check_algorithm, contract
 
-OWN_TEST = ("dreamer",)
+OWN_TEST = ("dreamer", "tdmpc2")
 """Their tests call check_algorithm with options that keep rounding small."""
 CASES = [(name, kind) for name in algorithms() if name not in OWN_TEST for kind in load_algorithm(name).ACTIONS]
 FEW = [

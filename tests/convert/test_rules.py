@@ -118,6 +118,7 @@ CASES = {
     "elu": lambda x, i, b, image, w: F.elu(3 * x, 0.5),
     "sigmoid": lambda x, i, b, image, w: torch.sigmoid(100 * x),
     "silu": lambda x, i, b, image, w: F.silu(x),
+    "mish": lambda x, i, b, image, w: F.mish(x),
     "softplus": lambda x, i, b, image, w: F.softplus(40 * x, 2.0, 15.0),
     "leaky_relu": lambda x, i, b, image, w: F.leaky_relu(x, 0.2),
     "clamp": lambda x, i, b, image, w: x.clamp(-0.5, 0.25) + x.clamp(max=0.1) + x.clamp(min=0.2),

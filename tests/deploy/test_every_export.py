@@ -21,7 +21,7 @@ from drl_cli.settings.algorithm import algorithm_of
 from drl_cli.testing import Case
 
 ROOT = Path(__file__).parents[2]
-SEARCHING = ("gumbel_muzero", "muzero", "sampled_muzero")
+SEARCHING = ("gumbel_muzero", "muzero", "sampled_muzero", "tdmpc2")
 """Algorithms whose export has no search. The tests at the end of this file are about them."""
 ALGOS = tuple(sorted({path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")}.difference(SEARCHING)))
 NETWORKS = tuple(sorted(path.stem for path in (ROOT / "conf" / "network").glob("*.yaml")))
@@ -148,3 +148,15 @@ def test_the_prior_is_exported(algo, tmp_path):
     assert parity.largest_difference <= 1e-5
     obs, _ = observations(trained, 30)
     assert len(np.unique(standalone.Policy(folder)(obs))) > 1 or algo != "sampled_muzero"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FILES)
+def test_the_prior_of_a_planner_is_exported_without_the_memory_of_its_plans(format, tmp_path):
+    trained = make_policy(tmp_path, "env=Pendulum-v1", "algo=tdmpc2")
+    assert trained.signature["state"] == {"size": 3}
+    folder, parity = export(trained, format, 3)
+    assert parity.largest_difference <= 1e-5
+    policy, (obs, _) = standalone.Policy(folder), observations(trained, 30)
+    assert policy.signature["state"] is None
+    assert len(np.unique(policy(obs))) > 1

@@ -26,6 +26,7 @@ SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=3", "replay
 ROWS = ("replay.rows=sequences", *SEQUENCES[1:])
 SEARCH = ("algo.simulations=4", "algo.unroll_steps=2", "algo.n_step=2", "replay.seq_len=5")
 IMAGINED = ("algo.horizon=2", "replay.seq_len=3")
+PLANNED = ("algo.samples=8", "algo.policy_samples=2", "algo.elites=3", "algo.iterations=2")
 NO_ALE, NO_MINATAR = (
     pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"needs drl-cli[{extra}]")
     for module, extra in (("ale_py", "atari"), ("minatar", "minatar"))
@@ -153,6 +154,7 @@ def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, 
         ("env=CartPole-v1", "algo=apex"),
         pytest.param(("env=CartPole-v1", "algo=gumbel_muzero", "algo.value_prefix=true", *SEARCH), marks=EXHAUSTIVE),
         ("env=Pendulum-v1", "algo=dreamer", *IMAGINED, "trainer.batch_size=2", "replay.capacity=300"),
+        ("env=Pendulum-v1", "algo=tdmpc2", *PLANNED, "trainer.batch_size=4", "replay.capacity=300"),
         pytest.param((CUE, "algo=ppo", "network=lstm", *MEMORY, *ROLLOUTS, "algo.seq_len=5"), marks=pytest.mark.slow),
         pytest.param(("env=Pendulum-v1", "network=gru", *MEMORY, *SEQUENCES), marks=EXHAUSTIVE),
         pytest.param((*FRAMES, "algo=dqn", "network=gru", *MEMORY, *SEQUENCES), marks=EXHAUSTIVE),

@@ -24,7 +24,7 @@ ACTIONS = {
 IMAGE, VECTOR = Column((12, 12, 3), "uint8"), Column((3, 2), "float32")
 TREE = {"camera": IMAGE, "arm.angles": Column((3,), "float32"), "gear": Column((), "int32", (5,))}
 LOOKS = {"image": (IMAGE, "none"), "tree": (TREE, "none"), "memory": (VECTOR, "lstm"), "tree-memory": (TREE, "gru")}
-NO_MEMORY = ("crossq", "dreamer", "flashsac", "mrq", "xqc")
+NO_MEMORY = ("crossq", "dreamer", "flashsac", "mrq", "tdmpc2", "xqc")
 CASES = [
     (name, kind)
     for name in algorithms()

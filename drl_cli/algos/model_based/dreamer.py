@@ -18,7 +18,7 @@ import drl_cli.api as drl
 from drl_cli.api import nn, torch
 from drl_cli.losses.policy import one_hot
 from drl_cli.networks.decoder import Decoder
-from drl_cli.networks.normed import BlockLinear, linear, mlp
+from drl_cli.networks.normed import BlockLinear, ReturnRange, linear, mlp
 from drl_cli.types import MASK, map_parts
 from drl_cli.utils.lazy import Tensor
 
@@ -30,7 +30,7 @@ STEP_STATES = True
 VARIABLES, BLOCKS, BINS = 32, 8, 255
 UNIFORM, FREE_NATS = 0.01, 1.0  # UNIFORM: share of the uniform distribution in each categorical distribution
 SCALES = {"representation": 0.1, "replay_value": 0.3}  # of the losses; of all others 1
-LEAST_STD, MOST_STD, RETURN_RATE = 0.1, 1.0, 0.01  # of box actions; of the moving average of the returns' range
+LEAST_STD, MOST_STD = 0.1, 1.0  # of box actions
 
 
 class Size(NamedTuple):
@@ -114,21 +114,6 @@ def sample(probs: Tensor, uniform: Tensor) -> Tensor:
 def kl(p: Tensor, q: Tensor) -> Tensor:
     """Return KL(p || q) summed over the variables, at least FREE_NATS, `[...]`. The probabilities are `[..., C, V]`."""
     return (p * (p.log() - q.log())).sum((-1, -2)).clamp(min=FREE_NATS)
-
-
-class ReturnRange(nn.Module):
-    """The moving averages of the 5% quantile and the 95% quantile of imagined returns (eq. 7)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends: Tensor
-        self.register_buffer("ends", torch.zeros(2))
-
-    def scale(self, returns: Tensor) -> Tensor:
-        """Move the averages to the quantiles of `returns` without NaN. Return their distance, at least 1."""
-        quantiles = returns.nanquantile(torch.tensor([0.05, 0.95], device=returns.device))
-        self.ends += RETURN_RATE * (quantiles - self.ends)
-        return (self.ends[1] - self.ends[0]).clamp(min=1.0)
 
 
 def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, nn.Module]:
