@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drl_cli.networks.images import Image, as_image
-from drl_cli.networks.inputs import Inputs, visible
+from drl_cli.networks.inputs import Image, Inputs, as_image, visible
 from drl_cli.networks.normed import mlp
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.deferred import nn, torch

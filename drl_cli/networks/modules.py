@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.images import Image, Kind, convolutions, num_features, sections
-from drl_cli.networks.inputs import Inputs
+from drl_cli.networks.inputs import Image, Inputs, Kind, convolutions, num_features, sections
 from drl_cli.types import ObsSpec, leaves, map_parts
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from drl_cli.errors import Refused
 from drl_cli.networks.config import TORSOS, NetworkConfig
-from drl_cli.networks.images import IMPALA_SIDE, Image, Kind, as_image, is_large, num_features
-from drl_cli.networks.inputs import Inputs, visible
+from drl_cli.networks.inputs import IMPALA_SIDE, Image, Inputs, Kind, as_image, is_large, num_features, visible
 from drl_cli.types import Column, EnvSpec, leaves
 from drl_cli.utils.deferred import NotInNumpy, present
 from drl_cli.utils.outside import NotFound, import_object

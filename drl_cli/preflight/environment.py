@@ -8,7 +8,7 @@ from drl_cli.algos.lookup import load_algorithm, title
 from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import CHECKPOINT, MISSING, USER_CODE, UsageError, as_usage_error
-from drl_cli.networks.images import as_image, is_large
+from drl_cli.networks.inputs import as_image, is_large
 from drl_cli.replay.builders import RETURN
 from drl_cli.replay.tables import recorded_rows
 from drl_cli.replay.windows import goal_problems

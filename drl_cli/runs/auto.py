@@ -11,7 +11,7 @@ import yaml
 
 from drl_cli.algos.lookup import ACTIONS, load_algorithm
 from drl_cli.errors import UsageError
-from drl_cli.networks.images import as_image
+from drl_cli.networks.inputs import as_image
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.conf import conf_dir, defaults, read_yaml
 from drl_cli.settings.env_names import trial_of, typed_env, typed_spec, typed_values

@@ -12,7 +12,7 @@ import yaml
 
 from drl_cli.envs.config import NO_ENV, EnvConfig
 from drl_cli.errors import MISSING, USER_CODE, UsageError
-from drl_cli.networks.images import as_image, is_large
+from drl_cli.networks.inputs import as_image, is_large
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE

@@ -9,7 +9,7 @@ import pytest
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.networks.images import Image, as_image
+from drl_cli.networks.inputs import Image, as_image
 from drl_cli.types import Column
 
 pytest.importorskip("minatar", reason="needs the extra minatar:  pip install 'drl-cli[minatar]'")

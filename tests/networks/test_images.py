@@ -1,6 +1,6 @@
 import pytest
 
-from drl_cli.networks.images import as_image, num_features
+from drl_cli.networks.inputs import as_image, num_features
 from drl_cli.types import Column
 
 

@@ -1,7 +1,7 @@
 import torch
 from networks import network
 
-from drl_cli.networks.images import as_image
+from drl_cli.networks.inputs import as_image
 from drl_cli.networks.modules import convolution
 from drl_cli.networks.torsos import make_torso
 from drl_cli.types import ActionSpec, Column, EnvSpec

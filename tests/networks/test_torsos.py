@@ -163,7 +163,7 @@ def test_equal_seeds_give_equal_weights_and_torchs_own_generator_stays(torso, in
 def test_choosing_and_describing_need_no_torch():
     code = """
 import sys
-from drl_cli.networks import config, encoder, images, inputs, mlp, torsos
+from drl_cli.networks import config, encoder, inputs, mlp, torsos
 from drl_cli.types import ActionSpec, Column, EnvSpec, map_parts
 network = config.NetworkConfig((8,), "relu", "uniform", torso="resnet", memory="gru")
 spec = EnvSpec("X", Column((84, 84, 4), "uint8"), ActionSpec("box", 1, ""))

@@ -5,9 +5,12 @@ A batch has B windows of L steps. Each step stores the result of a search, unles
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import drl_cli.api as drl
 from drl_cli.algos.base import Batch
+from drl_cli.api import nn, torch
 from drl_cli.losses.distributional import two_hot_loss
 from drl_cli.losses.policy import one_hot
 from drl_cli.losses.returns import n_step_windows
@@ -16,13 +19,12 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
 from drl_cli.optim.gradients import Nets
 from drl_cli.types import ActionSpec, Array, EnvSpec, map_parts
-from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.lazy import Tensor
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from drl_cli.search.model import Embedding
     from drl_cli.search.run import Found
+
 
 Searched: TypeAlias = "tuple[Array, dict[str, Tensor]]"
 """The result of a function `search`: the actions `[N, ...]`, and the columns `[N, ...]` that replay stores."""
@@ -52,6 +54,102 @@ def scalar_loss(logits: Tensor, target: Tensor, support: Tensor) -> Tensor:
     return two_hot_loss(logits, rescaled(target, EPS), support)
 
 
+class Representation(nn.Module):
+    """MuZero's network h, which maps observations `[B, ...]` to latent states `[B, Z]`.
+
+    Z is the width of the last hidden layer.
+    """
+
+    def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
+        super().__init__()
+        self.network = drl.Network(network, spec, network.hidden[-1])
+
+    def forward(self, obs: Any) -> Tensor:  # Any: a tensor, or a dict of tensors
+        return scaled(self.network(obs))
+
+
+class Dynamics(nn.Module):
+    """MuZero's network g, which maps latent states `[B, Z]` and actions `[B, A]` to the next latent states `[B, Z]`.
+
+    The network also returns logits `[B, K]` of the reward. K is `bins`, or 0 if a ValuePrefix predicts sums of rewards
+    instead. Discrete actions are one-hot vectors. The MLP has one hidden layer and predicts the change of the latent
+    state. `actions` is A.
+    """
+
+    def __init__(self, network: NetworkConfig, actions: int, bins: int) -> None:
+        super().__init__()
+        self.width = network.hidden[-1]
+        one_layer = dataclasses.replace(network, hidden=(self.width,))
+        self.mlp = drl.MLP(self.width + actions, self.width + bins, one_layer)
+
+    def forward(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.mlp(torch.cat([latent, action], -1))
+        return scaled(latent + out[:, : self.width]), out[:, self.width :]
+
+
+class Prediction(nn.Module):
+    """MuZero's network f, which maps latent states `[B, Z]` to parameters of the policy `[B, P]` and a value.
+
+    The value is given by logits `[B, K]`. `policy` is P, and `bins` is K. The MLP has one hidden layer, and its outputs
+    start near 0.
+    """
+
+    def __init__(self, network: NetworkConfig, policy: int, bins: int) -> None:
+        super().__init__()
+        one_layer = dataclasses.replace(network, hidden=network.hidden[-1:])
+        self.policy = policy
+        self.mlp = drl.MLP(network.hidden[-1], policy + bins, one_layer, last=0.01)
+
+    def forward(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.mlp(latent)
+        return out[:, : self.policy], out[:, self.policy :]
+
+
+class ValuePrefix(nn.Module):
+    """EfficientZero's network for sums of rewards (Ye et al. 2021, arXiv 2111.00210, section 4.2).
+
+    The network maps the latent state after a step, `[B, Z]`, and a recurrent state `[B, 2 Z]` to logits `[B, K]` and
+    the next recurrent state. The logits describe the sum of all rewards since the recurrent state was 0. The network is
+    an LSTM with Z units and an MLP with one hidden layer, whose outputs start near 0. `bins` is K.
+    """
+
+    def __init__(self, network: NetworkConfig, bins: int) -> None:
+        super().__init__()
+        width = network.hidden[-1]
+        self.cell = nn.LSTMCell(width, width)
+        self.mlp = drl.MLP(width, bins, dataclasses.replace(network, hidden=(width,)), last=0.01)
+
+    def forward(self, latent: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, cell = self.cell(latent, state.chunk(2, -1))
+        return self.mlp(hidden), torch.cat([hidden, cell], -1)
+
+
+class ConsistencyMLP(nn.Module):
+    """The projection or the predictor of EfficientZero's consistency loss, which map `[..., Z]` to `[..., Z]`.
+
+    The MLP has one hidden layer. EfficientZero uses batch normalisation here. This network uses layer
+    norm, if `network.layer_norm` is set, because layer norm does not depend on the other rows of a batch.
+    """
+
+    def __init__(self, network: NetworkConfig) -> None:
+        super().__init__()
+        width = network.hidden[-1]
+        self.mlp = drl.MLP(width, width, dataclasses.replace(network, hidden=(width,)))
+
+    def forward(self, latent: Tensor) -> Tensor:
+        projected: Tensor = self.mlp(latent)
+        return projected
+
+
+def scaled(latent: Tensor) -> Tensor:
+    """Return latent states `[B, Z]`, each scaled to a smallest value of 0 and a largest value of almost 1.
+
+    If all values of a state are equal, the result is 0: 1e-5 avoids 0 / 0. The source is MuZero (appendix G).
+    """
+    low, high = latent.amin(-1, keepdim=True), latent.amax(-1, keepdim=True)
+    return (latent - low) / (high - low + 1e-5)
+
+
 def networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy_size: int = 0) -> dict[str, nn.Module]:
     """Return the networks by name. `policy_size` is the number of outputs that give the policy (default: the actions).
 
@@ -59,8 +157,6 @@ def networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy_size: in
     Rewards and values are distributions over the integers from -`config.support` to `config.support`. With
     `config.consistency`, projection and predictor are the heads of EfficientZero's loss, which a search does not need.
     """
-    from drl_cli.networks.world_model import ConsistencyMLP, Dynamics, Prediction, Representation, ValuePrefix
-
     bins = 2 * config.support + 1
     parts: dict[str, nn.Module] = {
         "representation": Representation(network, spec),

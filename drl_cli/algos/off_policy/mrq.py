@@ -12,19 +12,18 @@ arXiv 2605.11711): the options `infonce_weight` and `replay.age_factor` add an I
 and priorities that fall with age.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 import drl_cli.api as drl
-from drl_cli.api import torch
+from drl_cli.api import nn, torch
 from drl_cli.losses.contrastive import info_nce
 from drl_cli.losses.distributional import two_hot_loss
 from drl_cli.losses.policy import one_hot, permitted
 from drl_cli.losses.returns import n_step_windows
-from drl_cli.networks.latent import PairEncoder, ScaledCritics
 from drl_cli.networks.torsos import torso_name
 from drl_cli.types import map_parts
 
@@ -64,6 +63,70 @@ class Config(drl.AlgoConfig):
     pre_activation_weight: drl.NonNegative
     bins: drl.Count
     value_max_norm: drl.Positive
+
+
+class PairEncoder(nn.Module):
+    """MR.Q's network g, which maps state embeddings zs `[B, Z]` and actions `[B, A]` to embeddings zsa `[B, Z]`.
+
+    Discrete actions are one-hot vectors. Z is the width of the last hidden layer. One layer first embeds the action in
+    half of this width.
+    """
+
+    def __init__(self, network: drl.NetworkConfig, actions: int) -> None:
+        super().__init__()
+        width = network.hidden[-1]
+        action_width = (width + 1) // 2
+        self.action = drl.MLP(actions, action_width, replace(network, hidden=()))
+        self.activation = getattr(nn.functional, network.activation)
+        self.mlp = drl.MLP(width + action_width, width, network)
+
+    def forward(self, zs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        action_embedding = self.activation(self.action(action))
+        embedding: torch.Tensor = self.mlp(torch.cat([zs, action_embedding], -1))
+        return embedding
+
+
+class ScaledCritics(nn.Module):
+    """MR.Q's two critics, which map embeddings zsa `[B, Z]` to action values `[2, B]`.
+
+    They have one more hidden layer than `network`. They also return the reward scale `[1]`, a mean absolute reward,
+    which is the unit of the action values. `seen` `[2]` has the sum of the mean absolute rewards of the batches since
+    the last call of `rescale`, and the number of these batches.
+    """
+
+    scale: torch.Tensor
+    seen: torch.Tensor
+
+    def __init__(self, network: drl.NetworkConfig) -> None:
+        super().__init__()
+        width = network.hidden[-1]
+        self.mlp = drl.MLP(width, 1, replace(network, hidden=(*network.hidden, width)), ensemble=2)
+        self.register_buffer("scale", torch.ones(1))
+        self.register_buffer("seen", torch.zeros(2))
+
+    @property
+    def dropout_size(self) -> int:
+        return self.mlp.dropout_size
+
+    def masks(self, uniform: torch.Tensor, rate: float) -> Sequence[torch.Tensor]:
+        return self.mlp.masks(uniform, rate)
+
+    def forward(self, zsa: torch.Tensor, masks: Sequence[torch.Tensor] = ()) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.mlp(zsa, masks).squeeze(-1), self.scale
+
+    def observe(self, mean_reward: torch.Tensor) -> None:
+        """Count the mean absolute reward of a batch, `[]`, for the next call of `rescale`."""
+        self.seen[0] += mean_reward
+        self.seen[1] += 1.0
+
+    def rescale(self) -> None:
+        """Set the reward scale to the mean absolute reward since the last call.
+
+        The scale does not change if there was no batch or if all rewards were 0.
+        """
+        total, count = self.seen.unbind()
+        self.scale.copy_(torch.where(total == 0, self.scale, total / count))  # 0 / 0 only if total is 0
+        self.seen.zero_()
 
 
 def check(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> None:

@@ -5,7 +5,7 @@ from continuous import config_of, make, make_batch, policy_of
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import flashsac
-from drl_cli.networks.unit_norm import ReturnScale
+from drl_cli.algos.off_policy.flashsac import ReturnScale
 from drl_cli.types import PreviousStep
 
 

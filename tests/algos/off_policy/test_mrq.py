@@ -8,8 +8,8 @@ from references import sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import mrq
+from drl_cli.algos.off_policy.mrq import ScaledCritics
 from drl_cli.errors import Refused
-from drl_cli.networks.latent import ScaledCritics
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
