@@ -140,7 +140,7 @@ def test_a_builder_keeps_no_more_steps_than_it_needs():
     builder = SequenceBuilder(4, 3, 2, 0.9)
     for _ in range(5):
         collect(builder, [40], 3, {"base_length": 1000})
-        assert len(builder._steps) <= 7
+        assert len(builder.state()["steps.reward"]) <= 7
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.9, 1.0])

@@ -119,14 +119,6 @@ def test_variables_for_the_job_are_there_for_values_and_for_the_run(monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
-def test_the_printed_config_has_the_tuned_values_for_images(drl, tmp_path):
-    words = ["train", "env=drl_cli.envs.probes:Patch-v0", "algo=dqn", "--cfg", "job", "-p", "trainer"]
-    assert "\nbatch_size: 32\n" in drl(*words, cwd=tmp_path).stdout
-    assert "\nbatch_size: 256\n" in drl(*words, "tuned=none", cwd=tmp_path).stdout
-
-
-@pytest.mark.slow
 def test_the_config_is_printed_instead_of_a_run(drl, tmp_path):
     done = drl("train", "env=Pendulum-v1", "algo.lr=0.5", "--cfg", "job", "-p", "algo", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

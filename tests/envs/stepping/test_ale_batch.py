@@ -156,18 +156,6 @@ def test_returned_arrays_do_not_change():
 
 
 @pytest.mark.slow
-def test_equal_seeds_give_equal_episodes():
-    made, spec = config("Pong"), spec_of("Pong")
-    first, same, other = (AleBatch(made, spec, seeds) for seeds in ([1, 2], [1, 2], [3, 4]))
-    for _ in range(5):
-        for each in (first, same, other):
-            each.step(np.array([2, 3]))
-    np.testing.assert_array_equal(first.obs, same.obs)
-    assert not np.array_equal(first.obs[0], other.obs[0])
-    assert not np.array_equal(first.obs[0], first.obs[1])
-
-
-@pytest.mark.slow
 def test_a_resume_begins_episodes_with_new_seeds():
     made, spec = config("Pong"), spec_of("Pong")
     batch, plain = AleBatch(made, spec, [1, 2]), EnvBatch(made, spec, [1, 2])
@@ -217,18 +205,6 @@ def test_only_a_loss_of_lives_during_a_game_counts(monkeypatch):
     marks = [bool(batch.step(np.array([0])).terminated[0]) for _ in range(6)]
     assert marks == [False, False, False, False, True, True]
     assert [episode.length for episode in batch.take_episodes()] == [5]
-
-
-@pytest.mark.slow
-def test_threads_do_not_change_the_results():
-    made, spec, rng = config("Pong", 7), spec_of("Pong"), np.random.default_rng(0)
-    one, two = (AleBatch(made, spec, [1, 2, 3], num_threads=n) for n in (1, 2))
-    for _ in range(20):
-        actions = rng.integers(6, size=3)
-        steps = one.step(actions), two.step(actions)
-        for name in COLUMNS:
-            np.testing.assert_array_equal(*(getattr(step, name) for step in steps))
-        np.testing.assert_array_equal(one.obs, two.obs)
 
 
 @pytest.mark.slow
