@@ -1,6 +1,5 @@
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from graphs import make_config
@@ -13,10 +12,7 @@ from drl_cli.preflight.algorithm import memory_problems
 from drl_cli.settings.conf import options
 from drl_cli.testing import Case, check_algorithm
 from drl_cli.testing.contract import check_burn_in, check_padding
-from drl_cli.testing.learning import learned
-from drl_cli.types import PreviousStep
 
-FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20")
 SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", "replay.burn_in=3", "replay.overlap=2")
 WITHOUT_MEMORY = ("apex", "munchausen_dqn", "munchausen_iqn", "rainbow", "rainbow_iqn", "sqn")
 """Presets of DQN, C51 and IQN. The tests of these keep the contract with all options."""
@@ -85,29 +81,3 @@ def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     )
     (problem,) = memory_problems(config)
     assert problem.startswith("algo.n_step=5")
-
-
-@pytest.mark.slow
-def test_r2d2_remembers_and_its_twin_without_a_memory_does_not():
-    """A cue four steps old, which nothing but the memory knows; half of the cues are guessed without."""
-    assert recalled("network=lstm") == [0, 1]
-    assert recalled("network=auto") != [0, 1]
-
-
-def recalled(*options):
-    """What the learned policy chooses at the end of Cue's two episodes."""
-    cue = ("env=drl_cli.envs.probes:Cue-v0", "+env.kwargs.delay=4")
-    small = (
-        *("network.memory_size=16", "network.hidden=[16]", "replay.seq_len=4", "replay.burn_in=2"),
-        "replay.overlap=2",
-    )
-    case = Case("r2d2", *cue, *options, *small, *FAST)
-    policy, last = learned(case, 120, batch_size=32), PreviousStep.none(case.spec, 2)
-    for step in range(5):
-        obs = np.zeros((2, 3), np.float32)
-        if step == 0:
-            obs[[0, 1], [0, 1]] = 1
-        obs[:, 2] = step == 4
-        action = policy.greedy(obs, last)
-        last = PreviousStep.of(action, np.zeros(2, np.float32), [])
-    return action.tolist()

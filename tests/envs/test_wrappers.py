@@ -37,11 +37,6 @@ class Raises(gymnasium.Wrapper):
         raise KeyError("no\nkey")
 
 
-class Stuck(gymnasium.Wrapper):
-    def step(self, action):
-        raise RuntimeError("stuck")
-
-
 def nothing(env):
     return None
 
@@ -174,17 +169,6 @@ def test_a_repeated_action_ends_when_a_life_is_lost():
 def test_wrappers_see_repeated_actions():
     env = build(replace(named("Plus"), max_episode_steps=None, action_repeat=3, kwargs={"base_length": 9}))
     assert played(env, 1) == [(3 + 1, 1 + 2 + 3, False, False)]
-
-
-def test_a_wrapper_that_raises_in_a_step_is_a_fault():
-    envs = EnvBatch(named("Stuck"), read_spec(named("Stuck")), [0], 0)
-    with pytest.raises(EnvFault, match="env 0: step raised RuntimeError: stuck"):
-        envs.step(np.zeros((1, 1), np.float32))
-
-
-@pytest.mark.parametrize(("id", "renders"), [("Pendulum-v1", True), ("drl_cli.envs.probes:BitFlip-v0", False)])
-def test_whether_videos_can_be_recorded_is_read_from_the_metadata(id, renders):
-    assert read_spec(EnvConfig("test", id, {}, None, 1.0, "auto", False, False)).renders == renders
 
 
 @pytest.mark.parametrize(("modes", "renders"), [(["human"], False), (["human", "rgb_array"], True), (None, False)])
@@ -328,12 +312,6 @@ class Game(gymnasium.Wrapper):
     @property
     def unwrapped(self):
         return self
-
-
-@pytest.mark.parametrize(("axis", "shape"), [(0, (3, 12, 12)), (-1, (12, 12, 3))])
-def test_the_stack_of_the_probe(axis, shape):
-    found = spec("drl_cli.envs.probes:Frames-v0", axis=axis, k=3, size=12)
-    assert (found.obs, found.frame_stacks) == (Column(shape, "uint8"), {"": FrameStack(axis, 3)})
 
 
 def test_stack_of_gymnasiums_wrapper():
