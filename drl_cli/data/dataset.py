@@ -3,10 +3,11 @@
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -208,3 +209,40 @@ class BestEpisodes(Dataset):
         cuts = np.flatnonzero(np.diff(steps) != 1) + 1
         parts = [self.dataset.read(int(run[0]), int(run[-1]) + 1) for run in np.split(steps, cuts)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+T = TypeVar("T")
+
+
+class ReadAhead(Generic[T]):
+    """Calls `read(start, stop)`, which must depend on nothing else, before its result is needed.
+
+    At most one call runs at a time, and one result is kept in memory. Reading spends its time in the operating system
+    and in numpy, which run beside the trainer.
+    """
+
+    def __init__(self, read: Callable[[int, int], T]) -> None:
+        self._read = read
+        self._thread = ThreadPoolExecutor(1, "read ahead")
+        self._next: tuple[tuple[int, int], Future[T]] | None = None
+
+    def begin(self, start: int, stop: int) -> None:
+        """Begin to read this part. `take` must have returned the part before."""
+        assert self._next is None, "one part at a time"
+        self._next = (start, stop), self._thread.submit(self._read, start, stop)
+
+    def take(self, start: int, stop: int) -> T:
+        """Return `read(start, stop)`, and raise its errors. A part that was begun and is not this one is dropped."""
+        begun, self._next = self._next, None
+        if begun is None:
+            return self._read(start, stop)
+        part, future = begun
+        if part == (start, stop):
+            return future.result()
+        future.exception()  # wait: a dataset is read by one thread at a time
+        return self._read(start, stop)
+
+    def close(self) -> None:
+        """Drop the part that was begun, and end the thread."""
+        self._next = None
+        self._thread.shutdown(cancel_futures=True)

@@ -12,8 +12,7 @@ import numpy as np
 
 from drl_cli.data.dataset import DatasetError
 from drl_cli.data.find import METADATA, MINARI, datasets_root, local_ids
-from drl_cli.data.flat import own_arrays
-from drl_cli.data.recording import Recording, Steps, pieces_of
+from drl_cli.data.recording import Recording, Steps, own_arrays, pieces_of
 from drl_cli.envs.config import EnvError
 from drl_cli.envs.trees import parts_of, space_from_json
 from drl_cli.errors import MISSING

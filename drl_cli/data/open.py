@@ -13,9 +13,8 @@ import numpy as np
 from drl_cli.data.dataset import Dataset, DatasetError, Facts, JoinedDataset, reference_problem
 from drl_cli.data.draft import Draft
 from drl_cli.data.find import FORMATS, MINARI, RUN, consent_file, data_folder, dataset_of_run, is_draft
-from drl_cli.data.flat import FlatRecording, Hdf5Recording, Npz
 from drl_cli.data.minari_format import MinariRecording, find_minari
-from drl_cli.data.recording import Recording, closed, pieces_of
+from drl_cli.data.recording import FlatRecording, Hdf5Recording, Npz, Recording, closed, pieces_of
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, MissingExtra
 from drl_cli.envs.recorded import StepMap, inferred_space
 from drl_cli.envs.trees import space_from_json

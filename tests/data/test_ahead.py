@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from drl_cli.data.ahead import ReadAhead
+from drl_cli.data.dataset import ReadAhead
 
 
 class Source:

@@ -8,8 +8,8 @@ from recorded_envs import env_config
 from drl_cli.data.columns import DataColumns, data_schema
 from drl_cli.data.dataset import BestEpisodes, DatasetError, JoinedDataset
 from drl_cli.data.find import data_folder, dataset_of_run, datasets_in
-from drl_cli.data.flat import Npz
 from drl_cli.data.open import RecordedDataset, open_dataset, open_recording
+from drl_cli.data.recording import Npz
 from drl_cli.data.write import find_output
 from drl_cli.envs.recorded import StepMap
 from drl_cli.types import ActionSpec

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 import drl_cli.api as drl
-from drl_cli.algos.offline._shared import mean_abs
+from drl_cli.algos.offline.td3_bc import mean_abs
 from drl_cli.api import torch
 
 ACTIONS = ("box",)

@@ -15,7 +15,7 @@ from typing import Any
 import drl_cli.api as drl
 from drl_cli.algos.off_policy import td3
 from drl_cli.algos.off_policy.td3 import explore, noise, policy
-from drl_cli.algos.offline._shared import mean_abs
+from drl_cli.algos.offline.td3_bc import mean_abs
 from drl_cli.api import torch
 
 ACTIONS = td3.ACTIONS

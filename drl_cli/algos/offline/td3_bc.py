@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import drl_cli.api as drl
 from drl_cli.algos.off_policy import td3
 from drl_cli.algos.off_policy.td3 import explore, networks, noise, policy
-from drl_cli.algos.offline._shared import mean_abs
 from drl_cli.api import torch
 
 ACTIONS, TABLES = td3.ACTIONS, td3.TABLES
@@ -38,3 +37,13 @@ class Algorithm(td3.Algorithm):
         distance = drl.losses.mean((action - rows["action"]).square().mean(-1), valid)
         scale = self.config.alpha / mean_abs(q, valid, self.context)
         return {"actor_loss": distance - scale * drl.losses.mean(q, valid), "distance": distance}
+
+
+def mean_abs(q: torch.Tensor, valid: torch.Tensor | None, context: drl.Context) -> torch.Tensor:
+    """Return the mean of |Q| over the batches of all trainers, a scalar without a gradient.
+
+    `q` `[B]` are the Q values. `valid` `[B]` weights them: 0 for the padding of sequences. None weights all equally.
+    """
+    scale = drl.losses.mean(q.detach().abs(), valid)
+    context.group.mean_(scale)
+    return scale

@@ -5,9 +5,8 @@ import time
 import numpy as np
 
 from drl_cli import types
-from drl_cli.data.ahead import ReadAhead
 from drl_cli.data.columns import DataColumns
-from drl_cli.data.dataset import Dataset
+from drl_cli.data.dataset import Dataset, ReadAhead
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
