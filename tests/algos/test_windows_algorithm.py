@@ -135,20 +135,6 @@ def test_workers_rate_windows_by_the_return(run_graph):
     assert rows["reward"].max() == 1.0  # single steps
 
 
-def test_the_temperature_falls_over_the_run(run_graph, monkeypatch):
-    seen, act = [], my_windows.Policy.act
-
-    def spied(self, obs, last=None):
-        seen.append(self.exploration.get("temperature"))
-        return act(self, obs, last)
-
-    monkeypatch.setattr(my_windows.Policy, "act", spied)
-    run_graph("env=CartPole-v1", f"algo={NAME}", "mode=single", "total_env_steps=512", "worker.random_steps=64")
-    assert seen[0] > 0.8
-    assert 0.25 <= seen[-1] < 0.3
-    assert seen == sorted(seen, reverse=True)
-
-
 @pytest.mark.parametrize("wanted", ["no", "read", "written"])
 def test_windows_have_the_state_of_each_step_on_demand(monkeypatch, wanted):
     monkeypatch.setattr(my_windows, "STEP_STATES", wanted == "read", raising=False)

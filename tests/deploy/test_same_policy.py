@@ -277,23 +277,6 @@ def make(tmp_path, monkeypatch):
     return make_it
 
 
-@pytest.mark.parametrize("env", ["drl_cli.envs.probes:Choose-v0", "everything:Stacked-v0"])
-@pytest.mark.parametrize("kind", [torch_policies.Chooses, torch_policies.Remembers])
-def test_a_torch_policy_is_exported_to_numpy(make, env, kind, monkeypatch):
-    monkeypatch.setattr("drl_cli.deploy.export.LEAST_OBSERVATIONS", 50)
-    trained = make(kind, env)
-    obs, _ = observations(trained, 30)
-    folder, parity = export(trained, "numpy", 2)
-    assert parity.largest_difference <= 1e-5
-    trained.reset()
-    exported, actions = Policy(folder), trained(obs)
-    for _ in range(3):  # a memory changes the actions
-        assert np.array_equal(exported(obs), actions)
-        actions, before = trained(obs), actions
-    assert len(np.unique(actions)) > 1
-    assert np.array_equal(actions, before) == (kind is torch_policies.Chooses)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [torch_policies.Chooses, torch_policies.Remembers])
 def test_a_torch_policy_is_exported_by_torch_and_onnx(make, kind):

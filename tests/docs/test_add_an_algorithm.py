@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from graphs import make_config, weights
+from graphs import make_config
 from pages import blocks
 
 from drl_cli import api as drl
@@ -282,16 +282,6 @@ def test_a_wrong_option_is_answered_without_an_import_of_torch(folder):
     more = {*imported["my_td3"]} - {*imported["td3"]}
     assert "my_td3" in more
     assert {name.partition(".")[0] for name in more} <= {"my_td3", "drl_cli"}
-
-
-@pytest.mark.slow
-def test_bf16_and_skip_work_without_code_in_the_algorithm(folder, run_graph):
-    args = ("env=Pendulum-v1", "algo=my_td3", "mode=single", "total_env_steps=256", "network.hidden=[64,64]")
-    plain, rounded, skips = (
-        weights(run_graph(*args, *more)) for more in ((), ("precision=bf16",), ("trainer.on_nonfinite=skip",))
-    )
-    assert plain == skips
-    assert plain != rounded
 
 
 REFUSALS = {

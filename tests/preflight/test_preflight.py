@@ -114,15 +114,12 @@ REFUSED = {
         ("algo=cal_ql replay=hindsight", "Cal-QL learns from returns, which other goals change", "replay=unif"),
         ("env=outside.my_goals:NoReward replay=hindsight", "NoReward has no compute_reward(achieved_goal, desired_goa"),
         ("env=user_envs:Words-v0", "env: user_envs:Words-v0 has observations of Text("),
-        ("env.wrappers=[no_such_mod:W]", "env.wrappers: can't import 'no_such_mod'"),
-        ("env.wrappers=[user_envs:Twise]", "env.wrappers: user_envs has no 'Twise'. Did you mean Twice?"),
         ("env.id=NoSuch-v1", "env: 'NoSuch-v1' can't be made"),
         ("env=user_envs:Other-v0", "env: 'user_envs:Other-v0' can't be made"),
     ],
     USER_CODE: [
         ("env=outside.my_goals:Raises replay=hindsight", "Raises: compute_reward raised RuntimeError: no goals"),
         ("env=outside.my_goals:Aborts replay=hindsight", "Aborts: compute_reward ended the process", "exit code 3"),
-        ("env.wrappers=[user_envs:Broken]", "env.wrappers: user_envs:Broken raised RuntimeError: does"),
         ("env=user_envs:Tiny-v0 +env.kwargs.fail=init", "user_envs:Tiny-v0 raised RuntimeError: no"),
     ],
     MISSING: [

@@ -172,16 +172,6 @@ def test_repeated_ids_with_other_frames_are_new_frames():
     check_equal(tables[0].contents(), tables[1].contents())
 
 
-def test_batches_are_copies():
-    spec, codec = image_spec(-1, 4), make_codec("none")
-    tables = make_tables(spec, codec, 50)
-    insert(tables, Pair(spec, 1, codec, ImageSteps(spec, 2, np.random.default_rng(0))).collect(10))
-    for table in (tables[0].sample(2, 8, 0).columns, tables[0].contents()):
-        for column in table.values():
-            column[...] = 0
-    check_equal(tables[0].contents(), tables[1].contents())
-
-
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
 def test_memory_is_counted(sampler):
     """The estimate is right within 10% for a table of frames, and exact for a table of whole images."""

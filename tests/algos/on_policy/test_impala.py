@@ -86,18 +86,6 @@ def test_an_update_equals_an_independent_implementation(options):
         torch.testing.assert_close(algorithm.params[part].flat.double(), flattened(network), rtol=0, atol=2e-5)
 
 
-def test_on_policy_the_advantages_are_those_of_ppo():
-    case = Case("impala", *SMALL)
-    algorithm, batch = case.algorithm(), case.batch(0, 40)
-    cut = batch["cut"][:-1, None]
-    batch["next_obs"] = torch.cat([torch.where(cut, batch["next_obs"][:-1], batch["obs"][1:]), batch["next_obs"][-1:]])
-    batch["log_prob"] = first_rows(algorithm, batch)["log_prob"]  # of the trainer's policy
-    rows = first_rows(algorithm, batch)
-    value, then = (algorithm.nets.critic(batch[name])[:, 0].detach() for name in ("obs", "next_obs"))
-    gae = returns.gae(batch["reward"], batch["discount"], value, then, batch["cut"], 1.0)
-    torch.testing.assert_close(rows["advantage"], gae, rtol=1e-4, atol=1e-4)
-
-
 def test_a2c_makes_one_step_of_the_whole_rollout_with_ratio_one():
     case = Case("a2c", *SMALL)
     algorithm, batch = case.algorithm(), case.batch(0, 40)

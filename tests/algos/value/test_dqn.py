@@ -203,13 +203,6 @@ def test_a_noisy_policy_draws_noise_in_every_step_and_is_greedy_without():
     assert torch.equal(in_torch.mode, expected)
 
 
-def test_the_dueling_policy_in_numpy_equals_the_network():
-    algorithm = make(dueling=True)
-    obs = observations(64)
-    expected = q_values(torch.from_numpy(obs), algorithm.params["online"].flat, True)
-    np.testing.assert_allclose(values_of(make_policy(algorithm), obs), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_boltzmann_exploration_samples_from_the_softmax():
     policy, obs = make_policy(make(temperature=0.1)), np.zeros((40_000, 5), np.float32)
     policy.explore({"epsilon": 0.0})
