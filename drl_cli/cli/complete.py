@@ -13,9 +13,9 @@ from drl_cli.errors import UsageError
 from drl_cli.runs.find import all_runs
 from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.algorithm import config_class
+from drl_cli.settings.build import Key, keys_of
 from drl_cli.settings.command_line import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, command_names, read_command
 from drl_cli.settings.conf import defaults, groups, options
-from drl_cli.settings.judge import Key, keys_of
 from drl_cli.settings.value_types import Group, group_of
 
 INSTALL = """_drl_complete() {{

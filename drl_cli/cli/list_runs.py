@@ -26,8 +26,7 @@ from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, steps, table
 from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.algorithm import algorithm_options
-from drl_cli.settings.build import as_typed
-from drl_cli.settings.judge import is_free, keys_of
+from drl_cli.settings.build import as_typed, is_free, keys_of
 from drl_cli.settings.options import other_word, parse, usage
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.sweep import Sweep

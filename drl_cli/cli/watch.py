@@ -45,16 +45,22 @@ def watch(options: Options) -> int:
     newest, since = Status.read(folder), time.monotonic()
     if newest is None:
         newest = Status(title=folder.name, awaits="its first report", started=time.time(), written=0.0)
-    view = View(display, newest, folder)
+    shown = max((position for position, _ in newest.scores), default=-1)  # of the evaluations; later ones are shown
+    display.line(f"{newest.title}  ->  {relative_path(folder)}")
+    display.awaits(newest)
     try:
         while True:
             run = read_json(folder / "run.json")
             if (status := Status.read(folder)) is not None and status.written != newest.written:
                 newest, since = status, time.monotonic()
             silent_s = time.monotonic() - since
-            if (summary := how_it_ended(folder, run, silent_s, options.stale_s)) is not None:
-                return view.end(newest, summary)
-            view.show(newest, silent_s)
+            summary = how_it_ended(folder, run, silent_s, options.stale_s)
+            shown = show_evaluations(display, newest, shown)
+            if summary is not None:
+                return show_end(display, newest, summary, folder)
+            note = f"no report for {clock(silent_s)}" if silent_s > 5 * TICK_S else newest.note
+            display.report(current := replace(newest, note=note))
+            display.tick(current)
             time.sleep(TICK_S)
     finally:
         display.close()
@@ -82,41 +88,27 @@ def how_it_ended(folder: Path, run: Mapping[str, Any], silent_s: float, stale_s:
     return {"status": run.get("status", "failed"), "exit_code": LOST, **summary}
 
 
-class View:
-    """Show the statuses of a run on a display. Show each evaluation once."""
+def show_evaluations(display: Display, status: Status, shown: int) -> int:
+    """Show the evaluations after the position `shown`. Return the position of the last one."""
+    for position, mean in status.scores:
+        if position > shown:
+            shown = position
+            is_best = status.best is not None and status.best[0] == position
+            display.evaluation(status, {"mean": mean}, position, is_best)
+    return shown
 
-    def __init__(self, display: Display, status: Status, folder: Path) -> None:
-        self.display, self.folder = display, folder
-        self.last_evaluation = max((position for position, _ in status.scores), default=-1)  # later ones are shown
-        display.line(f"{status.title}  ->  {relative_path(folder)}")
-        display.awaits(status)
 
-    def show(self, status: Status, silent_s: float) -> None:
-        """Show the newest status, with its age if it is old."""
-        self._evaluations(status)
-        if silent_s > 5 * TICK_S:
-            status = replace(status, note=f"no report for {clock(silent_s)}")
-        self.display.report(status)
-        self.display.tick(status)
-
-    def end(self, status: Status, summary: Mapping[str, Any]) -> int:
-        self._evaluations(status)
-        text = summary.get("why") or end_text(summary, self.folder)
-        if summary["status"] == "killed":
-            at = f"{step_text(status)} {status.position:,}, {clock(status.wall_s)}"
-            last = f"its last report was of {at} after its start"
-            text = f"{text}; {last}\nnext: drl-train resume={relative_path(self.folder)}"
-        self.display.tick(replace(status, state=str(summary["status"]), awaits="", note=str(summary.get("why", ""))))
-        self.display.close()
-        self.display.end(status, summary, text)
-        return int(summary["exit_code"])
-
-    def _evaluations(self, status: Status) -> None:
-        for position, mean in status.scores:
-            if position > self.last_evaluation:
-                self.last_evaluation = position
-                is_best = status.best is not None and status.best[0] == position
-                self.display.evaluation(status, {"mean": mean}, position, is_best)
+def show_end(display: Display, status: Status, summary: Mapping[str, Any], folder: Path) -> int:
+    """Show the end of a run. Return its exit code."""
+    text = summary.get("why") or end_text(summary, folder)
+    if summary["status"] == "killed":
+        at = f"{step_text(status)} {status.position:,}, {clock(status.wall_s)}"
+        last = f"its last report was of {at} after its start"
+        text = f"{text}; {last}\nnext: drl-train resume={relative_path(folder)}"
+    display.tick(replace(status, state=str(summary["status"]), awaits="", note=str(summary.get("why", ""))))
+    display.close()
+    display.end(status, summary, text)
+    return int(summary["exit_code"])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.trained import open_step
 from drl_cli.deploy.video import best_format
 from drl_cli.envs.config import MissingExtra
-from drl_cli.envs.frames import CantRender
+from drl_cli.envs.faults import CantRender
 from drl_cli.runs.run import SPACES_FILE, read_json
 from drl_cli.runtime.files.checkpoint import MODEL, write_json
 from drl_cli.settings.compose import write_config

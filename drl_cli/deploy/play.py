@@ -12,8 +12,7 @@ from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.standalone import Caller
 from drl_cli.deploy.video import Video
 from drl_cli.envs.config import EnvConfig
-from drl_cli.envs.faults import as_fault
-from drl_cli.envs.frames import CantRender, frame, frames_per_second, modes, rendering
+from drl_cli.envs.faults import CantRender, as_fault, frame, frames_per_second, modes, rendering
 from drl_cli.envs.make import Env
 from drl_cli.types import MASK, Array, EnvSpec
 from drl_cli.utils.shown import score_text

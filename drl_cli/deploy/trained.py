@@ -143,7 +143,7 @@ def _policy(checkpoint: Path, config: Config, spec: EnvSpec) -> "TrainedPolicy":
 @contextmanager
 def acting(config: Config, path: Path) -> Iterator[None]:
     """In this context, convert errors of the environment and of writing `path` to UsageErrors with exit codes."""
-    from drl_cli.envs.frames import CantRender
+    from drl_cli.envs.faults import CantRender
 
     with (
         users_errors(config.outside_modules),

@@ -14,9 +14,9 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 import gymnasium
 
+from drl_cli.envs.catalog import games
 from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.envs.faults import Tick, no_tick
-from drl_cli.envs.games import games
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.trial import Trial, try_env
 from drl_cli.types import EnvSpec

@@ -11,8 +11,8 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.utils import seeding
 from packaging.version import Version
 
+from drl_cli.envs.catalog import check_choice, check_number, games
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
-from drl_cli.envs.games import check_choice, check_number, games
 from drl_cli.types import Array, FrameStack, State
 from drl_cli.utils.ranges import Range
 

@@ -15,11 +15,10 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from drl_cli.envs.actions import ActionMap, action_spec, unbounded
 from drl_cli.envs.atari import check_game
-from drl_cli.envs.catalog import makes, missing_package, register, without_model_warnings
+from drl_cli.envs.catalog import games, makes, missing_package, register, without_model_warnings
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.envpool_tasks import check_spaces, find_task, make_alone
 from drl_cli.envs.faults import Tick, no_tick, reset_result
-from drl_cli.envs.games import games
 from drl_cli.envs.observations import ObsMap, Parts, obs_spec
 from drl_cli.envs.wrap import find_frame_stacks, wrap
 from drl_cli.types import Array, EnvSpec

@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from drl_cli.envs.catalog import check_number
 from drl_cli.envs.config import EnvError
-from drl_cli.envs.games import check_number
 from drl_cli.types import Array, State
 from drl_cli.utils.ranges import Range
 

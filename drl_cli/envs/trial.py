@@ -208,7 +208,6 @@ class Trial:
                 self.notes.add(f"{self.config.id}: {as_fault('close', error)}")
 
     def _call(self, method: str) -> CallWatch:
-        """Return the context manager for a call of this method."""
         self.method = method
         self.tick(f"{method}{self.when}")
         return self.calls

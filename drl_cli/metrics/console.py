@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from drl_cli.metrics.display import Display, Json, Log, Plain, is_terminal
+from drl_cli.metrics.display import Display, Json, Plain, is_terminal
 from drl_cli.metrics.status import WARM_UP, Status
 
 if TYPE_CHECKING:  # imported with the first run
@@ -38,7 +38,7 @@ class Console:
         self.status = Status(started=started, written=started, host=socket.gethostname(), pid=os.getpid())
         self.folder: Path | None = None
         self.prints: Prints | None = None
-        self.display, self.log = make_display(kind, out, period_s), Log(out, period_s)
+        self.display, self.log = make_display(kind, out, period_s), Plain(out, period_s, is_log=True)
         self.measure: Callable[[], Mapping[str, Any]] | None = None  # Any: the fields of a Status
         self.on_evaluation: Callable[[dict[str, Any]], object] | None = None  # Any: numbers, and is_best
         self._lock, self._wake = threading.RLock(), threading.Event()

@@ -69,11 +69,21 @@ def erase(out: TextIO) -> None:
 
 
 class Plain(Display):
-    """Prints lines of text: a report every `period_s`, each evaluation, and what the run is waiting for."""
+    """Prints lines of text: a report every `period_s`, each evaluation, and what the run is waiting for.
 
-    def __init__(self, out: TextIO, period_s: float) -> None:
+    With `is_log`, adds the lines to the log of the run instead.
+    """
+
+    def __init__(self, out: TextIO, period_s: float, is_log: bool = False) -> None:
         super().__init__(out, period_s)
-        self.shown, self.shown_at = "", -math.inf
+        self.shown, self.shown_at, self.is_log = "", -math.inf, is_log
+
+    def print(self, text: str) -> None:
+        if self.is_log:
+            for line in text.splitlines():
+                log.info("%s", line)
+        else:
+            super().print(text)
 
     def line(self, text: str) -> None:
         self.print(text)
@@ -106,14 +116,6 @@ class Plain(Display):
         self.shown, self.shown_at = status.awaits, time.monotonic()
         if status.awaits:
             self.print(f"{clock(time.time() - status.started):>9}  waiting for {status.awaited}")
-
-
-class Log(Plain):
-    """Adds the lines of Plain to the log of the run."""
-
-    def print(self, text: str) -> None:
-        for line in text.splitlines():
-            log.info("%s", line)
 
 
 class Json(Display):

@@ -14,7 +14,7 @@ from drl_cli.errors import UsageError
 from drl_cli.runs.find import find_runs
 from drl_cli.runs.run import RUN_LOCK, SECTION, Run, read_json
 from drl_cli.runtime.files.checkpoint import write_json
-from drl_cli.settings.judge import judge, keys_of
+from drl_cli.settings.build import judge, keys_of
 from drl_cli.utils.files import lock, replace_file
 from drl_cli.utils.shown import print
 

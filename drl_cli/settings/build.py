@@ -1,19 +1,194 @@
-"""Convert plain mappings, as read from yaml, to the frozen dataclasses of a config, and back."""
+"""The keys of a config: whether a key exists, a value is valid, and how plain mappings become a Config and back."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.errors import Problems, UsageError
+from drl_cli.replay.base import ReplayConfig
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
-from drl_cli.settings.algorithm import built_in_parent, config_class, short_name
+from drl_cli.settings.algorithm import algorithms_with, built_in_parent, config_class, short_name
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
-from drl_cli.settings.judge import Key, config_group, judge
-from drl_cli.settings.value_types import MISSING, Group, group_of
+from drl_cli.settings.value_types import (
+    MISSING,
+    NO_UNIT,
+    Choice,
+    Group,
+    ListOf,
+    MappingOf,
+    UnknownKey,
+    ValueType,
+    cached,
+    group_of,
+)
+from drl_cli.utils.spelling import OFF_POLICY, ON_POLICY, absent, nearest, note, synonyms
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key: its dotted name, the type of its value, and its default and comment from an option's yaml."""
+
+    name: str
+    type: ValueType
+    default: str = ""
+    help: str = ""
+
+    @property
+    def group(self) -> str:
+        return self.name.rpartition(".")[0]
+
+
+def config_group(algo: type[AlgoConfig]) -> Group:
+    """Return the whole config as a group, with the options of this algorithm."""
+    config = group_of(Config)
+    return dataclasses.replace(config, keys={**config.keys, "algo": group_of(algo)})
+
+
+@cached
+def keys_of(algo: type[AlgoConfig]) -> Mapping[str, Key]:
+    """Return every key of a run with this algorithm, by name. Include groups and the keys of all samplers."""
+    return {key.name: key for key in _keys(config_group(algo), "")}
+
+
+def _keys(group: Group, prefix: str) -> list[Key]:
+    found = []
+    for name, kind in group.keys.items():
+        found.append(Key(prefix + name, kind))
+        is_replay = isinstance(kind, Group) and kind.config_class is ReplayConfig
+        # in reverse order, so that the first sampler's type is kept if several samplers have the same key
+        groups = [group_of(sampler) for sampler in reversed([*SAMPLERS.values()])] if is_replay else [kind]
+        found += [key for each in groups if isinstance(each, Group) for key in _keys(each, f"{prefix}{name}.")]
+    return found
+
+
+def is_free(name: str, keys: Mapping[str, Key]) -> bool:
+    """Return whether a name lies below a mapping that accepts any key, such as env.kwargs."""
+    above = name.rpartition(".")[0]
+    return bool(above) and ((above in keys and isinstance(keys[above].type, MappingOf)) or is_free(above, keys))
+
+
+CLEAR, LIKELY = 0.8, 0.65
+"""The similarity from which a key of another group, or of the same group, may be meant. No hint beats a wrong one."""
+LAMBDAS = ("algo.gae_lambda", "algo.q_lambda", "algo.td_lambda")
+"""The keys by which an algorithm that learns from rollouts sets how many rewards a target uses."""
+
+
+def judge(key: Key, value: Any, algo: type[AlgoConfig] = AlgoConfig, typed: str | None = None) -> Any:
+    """Return the value converted for the config. Raise UsageError with a line for each problem.
+
+    For a wrong key in a group, the error suggests a key of `algo`. `typed` is as in `unknown_key`.
+    """
+    problems: list[str] = []
+    result = key.type.read(value, key.name, problems)
+    if problems:
+        unknown = (unknown_key(line, algo, typed=typed) if isinstance(line, UnknownKey) else line for line in problems)
+        raise UsageError([_in_seconds(line, key, value, algo) + _why_fixed(line, algo, typed) for line in unknown])
+    return result
+
+
+def _in_seconds(line: str, key: Key, value: Any, algo: type[AlgoConfig]) -> str:
+    """Return the line with the key that counts seconds, if there is one, for a key of steps that got a time."""
+    lines: list[str] = []
+    if NO_UNIT in line and (seconds := keys_of(algo).get(f"{key.name}_s")):
+        seconds.type.read(value, seconds.name, lines)
+    says = [each.partition("; ")[2] for each in lines]
+    return f"{line.partition('; ')[0]}; {says[0]}" if any(says) else line
+
+
+def _why_fixed(line: str, algo: type[AlgoConfig], typed: str | None) -> str:
+    """Return why an algorithm that learns from rollouts has a fixed `algo.n_step`, if the line is about this key."""
+    keys = keys_of(algo)
+    if not (line.startswith("algo.n_step: ") and is_on_policy(keys)):
+        return ""
+    other = next(key for key in LAMBDAS if key in keys)
+    return f", because {typed or short_name(algo)} learns from rollouts; {other} sets how many rewards count"
+
+
+def is_on_policy(keys: Mapping[str, Key]) -> bool:
+    """Return whether an algorithm with these keys learns from rollouts: its option `n_step` can only be 1."""
+    return isinstance(keys["algo.n_step"].type, Choice)
+
+
+def problems_of(name: str, value: Any, algo: type[AlgoConfig], typed: str | None = None) -> list[str]:
+    """Return a line for each problem with the key `name` and its value. `typed` is as in `unknown_key`."""
+    keys = keys_of(algo)
+    if name not in keys:
+        return [] if is_free(name, keys) else [unknown_key(name, algo, value, typed)]
+    try:
+        judge(keys[name], value, algo, typed)
+    except UsageError as error:
+        return error.problems
+    return []
+
+
+def unknown_key(path: str, algo: type[AlgoConfig], value: Any = None, typed: str | None = None) -> str:
+    """Return the error line for a key that does not exist, with the key that the user probably means.
+
+    `value` is the value that the user gave to the key, or None. `typed` is the word after `algo=`, such as the preset
+    droq of the algorithm redq, or None for the algorithm's own name.
+    """
+    keys, of_algo = keys_of(algo), typed or short_name(algo)
+    group, _, name = path.rpartition(".")
+    if f"algo.{name}" in keys and group in (short_name(algo), of_algo):
+        return f"{path}: no such group of options. Did you mean algo.{name}?"
+    common = group_of(ReplayConfig).keys
+    if group == "replay" and (
+        owners := [sampler for sampler, kind in SAMPLERS.items() if name in group_of(kind).keys and name not in common]
+    ):
+        return f"{path}: only replay={' and replay='.join(owners)} {'has' if len(owners) == 1 else 'have'} this option"
+    hint = _hint(group, name, keys, value)
+    if not group:
+        return f"{name}: no such option at the top level.{hint}"
+    owner = of_algo if group == "algo" else group
+    return f"{path}: {owner} has no option '{name}'.{hint}"
+
+
+def _hint(group: str, name: str, keys: Mapping[str, Key], value: Any) -> str:
+    """Return a sentence with the key that the user probably means, or with advice, or ''."""
+    full = f"{group}.{name}" if group else name
+    excluded = OFF_POLICY if is_on_policy(keys) else ON_POLICY
+    mappings = [key for key, each in keys.items() if isinstance(each.type, MappingOf)]
+    if "." in group and (found := nearest(group, mappings, cutoff=CLEAR)):  # env.kwarg.target
+        return f" Did you mean {found[0]}.{name}?"
+    advice, others = note(full), [key for key in synonyms(full, keys) if key not in excluded]
+    others.sort(key=lambda key: key not in ON_POLICY)
+    siblings = [_last(key) for key, each in keys.items() if each.group == group]
+    if not (others or advice) and (found := nearest(name, siblings, cutoff=CLEAR)):
+        return f" Did you mean {group + '.' if group else ''}{found[0]}?"
+    same_name = [key for key in keys if _last(key) == name and key not in excluded]
+    same_name = [key for key in same_name if not key.startswith("reward.")] or same_name  # a module is seldom meant
+    if others:
+        return f" Did you mean {', '.join(_with_value(other, keys, value) for other in others)}?"
+    if advice:
+        return f" For that: {advice}"
+    if same_name:
+        return f" Did you mean {', '.join([_with_value(same_name[0], keys, value), *same_name[1:3]])}?"
+    if group in ("", "algo"):
+        for option in [_last(key) for key in absent(full)] or [name]:
+            if owners := algorithms_with(option):
+                it = "It is" if option == name else f"For that: algo.{option},"
+                return f" {it} an option of algo={', '.join(owners)}"
+    if found := nearest(name, siblings, cutoff=LIKELY):
+        return f" Did you mean {group + '.' if group else ''}{found[0]}?"
+    close = nearest(name, map(_last, keys), cutoff=CLEAR)
+    found = [key for key in keys if close and _last(key) == close[0]]
+    return f" Did you mean {', '.join(found[:3])}?" if found else ""
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _with_value(name: str, keys: Mapping[str, Key], value: Any) -> str:
+    """Return the name of a key, or `name=[value]` if the key takes a list and `value` lacks brackets."""
+    is_bare = name in keys and isinstance(keys[name].type, ListOf) and value and not str(value).startswith("[")
+    return f"{name}=[{value}]" if is_bare else name
 
 
 def build(node: Mapping[str, Any]) -> Config:

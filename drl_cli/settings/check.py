@@ -12,11 +12,11 @@ from drl_cli.errors import USER_CODE, Problems, UsageError, as_usage_error
 from drl_cli.optim.optimizer_config import OPTIMIZERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import action_problem, algorithm_of, config_class, short_name
+from drl_cli.settings.build import Key, is_free, keys_of, problems_of
 from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine, as_override, split_bare_words
 from drl_cli.settings.conf import conf_dir, defaults, groups, option_file, options, unreadable
 from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec, typed_values
 from drl_cli.settings.first_try import SHORT_RUN, WITH_TUNED
-from drl_cli.settings.judge import Key, is_free, keys_of, problems_of
 from drl_cli.settings.options import warn_of_repeats
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
 from drl_cli.utils.hydra_grammar import PROSE, is_sweep, parts, unquoted

@@ -11,8 +11,8 @@ from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
 from drl_cli.errors import UsageError
 from drl_cli.settings.algorithm import algorithm_of, config_class
+from drl_cli.settings.build import is_free, is_on_policy, keys_of, unknown_key
 from drl_cli.settings.conf import SEARCH_PATH, defaults, find_own_dirs, groups, options, own_dirs
-from drl_cli.settings.judge import is_free, is_on_policy, keys_of, unknown_key
 from drl_cli.settings.trust import consent, read_run, trusts, typed_asks
 from drl_cli.settings.value_types import ListOf
 from drl_cli.utils.files import read_file

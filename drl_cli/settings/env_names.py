@@ -14,10 +14,9 @@ from drl_cli.envs.config import NO_ENV, EnvConfig
 from drl_cli.errors import MISSING, USER_CODE, UsageError
 from drl_cli.networks.inputs import as_image, is_large
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
-from drl_cli.settings.build import option_values
+from drl_cli.settings.build import Key, judge, option_values
 from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import conf_dir, defaults, option_file, option_text, read_yaml
-from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.value_types import group_of
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted

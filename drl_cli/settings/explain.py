@@ -16,14 +16,13 @@ from omegaconf import OmegaConf
 from drl_cli.algos.lookup import ACTIONS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
-from drl_cli.settings.build import as_typed, build, is_within, to_yaml_keys
+from drl_cli.settings.build import as_typed, build, is_within, keys_of, to_yaml_keys
 from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, option_text, tuned_section
 from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.fill import fill, measure, short_warm_up, with_short_warm_up
 from drl_cli.settings.first_try import first_try_line
 from drl_cli.settings.hydra_plugins import chosen_groups
-from drl_cli.settings.judge import keys_of
 from drl_cli.settings.value_types import Group
 from drl_cli.utils.hydra_grammar import unquoted
 

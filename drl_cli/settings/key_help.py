@@ -18,10 +18,9 @@ from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
-from drl_cli.settings.build import as_typed, default_values, is_within
+from drl_cli.settings.build import Key, as_typed, default_values, is_within, keys_of
 from drl_cli.settings.command_line import meant
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, groups, option_path, option_text, options
-from drl_cli.settings.judge import Key, keys_of
 from drl_cli.settings.options import parse
 from drl_cli.settings.value_types import ValueType, group_of
 from drl_cli.utils.spelling import did_you_mean

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import yaml
 
 from drl_cli.errors import UsageError
-from drl_cli.settings.build import default_values
-from drl_cli.settings.judge import Key, judge
+from drl_cli.settings.build import Key, default_values, judge
 from drl_cli.settings.value_types import MISSING, group_of
 from drl_cli.utils.shown import print
 from drl_cli.utils.spelling import did_you_mean, nearest

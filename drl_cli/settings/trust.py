@@ -214,7 +214,6 @@ _here: dict[Path, dict[str, Any]] = {}  # consents of this process, which count 
 
 
 def _memory(file: Path) -> dict[str, Any] | None:
-    """Return the consent to a file, or None."""
     path = _file(file)
     if path in _here:
         return _here[path]

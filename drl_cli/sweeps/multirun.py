@@ -10,10 +10,9 @@ import yaml
 from drl_cli.errors import DONE, SWEEP, UsageError
 from drl_cli.runs.run import SWEEP_FILE, read_json
 from drl_cli.runtime.sections import SweepConfig
-from drl_cli.settings.build import option_values
+from drl_cli.settings.build import Key, judge, option_values
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
 from drl_cli.settings.conf import SEARCH_PATH
-from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.space import jobs as grid_jobs
 from drl_cli.settings.trust import consent_to_words
 from drl_cli.settings.value_types import group_of

@@ -314,7 +314,6 @@ def check_replays(case: Case, updates: int = 14) -> list[str]:
 
 
 def _results(update: Update) -> dict[str, Tensor]:
-    """Return all tensors of an update by name."""
     priorities = {} if update.priorities is None else {"priorities": update.priorities}
     return {**update.metrics, **update.columns, **priorities}
 

@@ -12,7 +12,7 @@ from drl_cli.cli import export as command
 from drl_cli.cli.export import Options, export
 from drl_cli.deploy import hub
 from drl_cli.deploy.hub import card, metadata
-from drl_cli.envs.frames import CantRender
+from drl_cli.envs.faults import CantRender
 from drl_cli.errors import UsageError
 
 RESULTS = {"env": "my_env:Ünit", "algo": "sac", "env_steps": 3000, "mean": 12.34, "std": 1.5}

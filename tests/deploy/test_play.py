@@ -7,7 +7,7 @@ from policies import make_policy
 
 from drl_cli.deploy.play import play_together, record, watch
 from drl_cli.envs.config import EnvFault
-from drl_cli.envs.frames import CantRender, frame, frames_per_second
+from drl_cli.envs.faults import CantRender, frame, frames_per_second
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,9 @@ from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.files.checkpoint import open_checkpoint, read_manifest
 from drl_cli.runtime.files.retention import cut_back
 from drl_cli.settings import fill
-from drl_cli.settings.build import build
+from drl_cli.settings.build import build, keys_of
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
-from drl_cli.settings.judge import keys_of
 from drl_cli.utils import gpu
 from drl_cli.utils.files import is_locked
 
@@ -331,7 +330,7 @@ def test_the_end_of_a_killed_runs_manage_process_is_awaited(copied):
 
 
 def test_the_device_is_chosen_once(train_here, monkeypatch):
-    """A resumed run keeps its fill, on whatever machine, because GPUs draw other random numbers."""
+    """A resumed run keeps its device, on whatever machine, because GPUs draw other random numbers."""
     _, folder = train_here("env=Pendulum-v1", "mode=single")
     monkeypatch.setattr(gpu, "has_driver", lambda: True)
     monkeypatch.setattr(gpu, "gpus", lambda: pytest.fail("asked"))

@@ -11,11 +11,11 @@ import pytest
 import drl_cli
 from drl_cli.algos.off_policy.sac import Config as SacConfig
 from drl_cli.errors import UsageError
+from drl_cli.settings.build import keys_of
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import conf_dir
-from drl_cli.settings.judge import keys_of
 from drl_cli.settings.options import parse
 from drl_cli.utils.ranges import Count
 

@@ -14,12 +14,11 @@ import drl_cli
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import algorithm_of, config_class
-from drl_cli.settings.build import build
+from drl_cli.settings.build import build, keys_of
 from drl_cli.settings.check import check_command, check_file
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.conf import conf_dir, groups, option_text, options, sections, tuned_section
 from drl_cli.settings.first_try import WITH_TUNED
-from drl_cli.settings.judge import keys_of
 from drl_cli.settings.value_types import Group, group_of
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))

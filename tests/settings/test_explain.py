@@ -4,12 +4,11 @@ from pathlib import Path
 import pytest
 
 from drl_cli.algos.off_policy.sac import Config as SacConfig
-from drl_cli.settings.build import build
+from drl_cli.settings.build import build, keys_of
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import composed
 from drl_cli.settings.conf import own_dirs
 from drl_cli.settings.explain import explanation, tuned_line
-from drl_cli.settings.judge import keys_of
 
 IMAGES = "env=drl_cli.envs.probes:Patch-v0"
 

@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 from graphs import make_config
 
-from drl_cli.envs import catalog, games, make
+from drl_cli.envs import catalog, make
 from drl_cli.errors import UsageError
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.settings import env_names
@@ -34,9 +34,9 @@ def installed(monkeypatch, tmp_path):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     package = type("Package", (), {"submodule_search_locations": [str(tmp_path)]})
-    monkeypatch.setattr(games.importlib.util, "find_spec", lambda module: package)
+    monkeypatch.setattr(catalog.importlib.util, "find_spec", lambda module: package)
     monkeypatch.setattr(env_names, "source_file", lambda module: tmp_path)
-    found = games.games.__wrapped__()
+    found = catalog.games.__wrapped__()
     monkeypatch.setattr(make, "games", lambda: found)
     return found
 

@@ -8,8 +8,8 @@ import yaml
 import drl_cli
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.errors import UsageError
+from drl_cli.settings.build import keys_of
 from drl_cli.settings.conf import conf_dir
-from drl_cli.settings.judge import keys_of
 from drl_cli.settings.key_help import LOADER, answer, find, read, sections
 
 DOCS = Path(drl_cli.__file__).parents[1] / "docs"

@@ -7,9 +7,9 @@ import pytest
 from drl_cli.algos.lookup import algorithms
 from drl_cli.errors import UsageError
 from drl_cli.settings.algorithm import algorithm_of, algorithms_with, config_class
+from drl_cli.settings.build import keys_of, problems_of
 from drl_cli.settings.command_line import meant
 from drl_cli.settings.conf import groups, options
-from drl_cli.settings.judge import keys_of, problems_of
 from drl_cli.utils.spelling import nearest_algorithm, tables
 
 WORDS, NOTES, ALGORITHMS = (tables()[name] for name in ("keys", "notes", "algorithms"))

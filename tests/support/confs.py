@@ -4,8 +4,8 @@ from pathlib import Path
 
 import yaml
 
+from drl_cli.settings.build import Key, judge
 from drl_cli.settings.first_try import with_tuned
-from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.value_types import group_of
 
 CONF = Path(__file__).parents[2] / "conf" / "algo"

@@ -13,8 +13,7 @@ from pathlib import Path
 from composing import compose_plain
 from graphs import TINY, make_config
 
-from drl_cli.settings.build import as_typed, to_yaml_keys
-from drl_cli.settings.judge import keys_of
+from drl_cli.settings.build import as_typed, keys_of, to_yaml_keys
 from drl_cli.settings.value_types import Choice, Group, MappingOf, OneOf, Scalar
 from drl_cli.types import flatten
 

@@ -101,14 +101,14 @@ def test_the_run_of_a_job_is_known_while_it_runs(sweep):
 
 
 def test_a_job_begins_in_the_slot_of_one_that_has_ended(sweep):
-    launcher, seen = [Slot(gpus="0"), Slot(gpus="1")], []
+    slots, seen = [Slot(gpus="0"), Slot(gpus="1")], []
     processes = iter([Process(0, 99), Process(0, 0), Process(0, 0)])
 
     def start(slot, *args):
         seen.append(slot.gpus)
         return next(processes)
 
-    Launcher(sweep, launcher, start).run(sweep.jobs)
+    Launcher(sweep, slots, start).run(sweep.jobs)
     assert seen == ["0", "1", "1"]
 
 

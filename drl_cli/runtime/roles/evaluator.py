@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from drl_cli.convert.program import Program
-from drl_cli.envs.frames import frames_per_second
+from drl_cli.envs.faults import frames_per_second
 from drl_cli.envs.make import Env
 from drl_cli.envs.stepping.episode_info import numbers
 from drl_cli.metrics.tensorboard import Film
