@@ -64,8 +64,8 @@ def curves(runs: str | Sequence[str] = "latest", output_dir: str = "outputs") ->
     are `run` (the run's id), `env`, `algo`, `mode` and `seed`, and the others are the columns of eval.csv. A value that
     a run does not have is NaN. Raise UsageError if there is no such run.
     """
-    from drl_cli.runs.find import find_runs
-    from drl_cli.runs.run import columns_of
+    from drl_cli.run_folder.find import find_runs
+    from drl_cli.run_folder.saved_run import columns_of
 
     return columns_of(find_runs([runs] if isinstance(runs, str) else runs, output_dir))
 

@@ -230,3 +230,19 @@ def nested(name: str, state: State) -> State:
 def within(state: State, name: str) -> State:
     """Return the part of a state that was nested under `name`: the inverse of `nested`."""
     return {key.removeprefix(f"{name}."): array for key, array in state.items() if key.startswith(f"{name}.")}
+
+
+@dataclass(frozen=True)
+class LoadParams:
+    """Header of a parameter version. `version` is -1 before the first version.
+
+    The parameter vector is sent only to roles with an older version. The trainer published the version after
+    `opt_steps` updates, at `env_steps` environment steps. `random_actions` asks for random actions in the next collect
+    call. `exploration` has the values of the exploration schedules at `env_steps`.
+    """
+
+    version: int
+    opt_steps: int
+    env_steps: int
+    random_actions: bool = False
+    exploration: Mapping[str, float] = field(default_factory=dict)

@@ -154,9 +154,9 @@ def build_graph(tmp_path, request):
     def build_it(*overrides, on_ray=False, nodes=(), elastic=False, change=lambda config: config, run=None):
         from drl_cli.envs.make import read_spec
         from drl_cli.metrics.console import Console
+        from drl_cli.run_folder.checkpoint import open_checkpoint
+        from drl_cli.run_folder.truncation import cut_back
         from drl_cli.runtime.factories import opened
-        from drl_cli.runtime.files.checkpoint import open_checkpoint
-        from drl_cli.runtime.files.retention import cut_back
         from drl_cli.runtime.orchestrator.progress import Progress
         from drl_cli.runtime.place.handles import RayRuntime
         from drl_cli.runtime.place.nodes import live_nodes

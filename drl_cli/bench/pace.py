@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from drl_cli.config.config import Config
 from drl_cli.errors import RunError
-from drl_cli.runtime.config import Config
 
 Line = Mapping[str, float]
 ENDLESS = 1_000_000_000

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from drl_cli.algos.lookup import title
+from drl_cli.config.config import Config
 from drl_cli.errors import DONE, ReportedError, UsageError, users_errors
-from drl_cli.runs.resume import named_run, with_config_of
-from drl_cli.runtime.config import Config
+from drl_cli.runs.named import named_run, with_config_of
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.compose import compose

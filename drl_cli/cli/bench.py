@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from drl_cli.cli.command import option, run_words
+from drl_cli.config.config import Config
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, as_usage_error, users_errors
 from drl_cli.preflight.unread import typed_keys
 from drl_cli.runs.auto import naming_choice, with_auto
-from drl_cli.runs.resume import named_run, with_config_of
-from drl_cli.runtime.config import Config
+from drl_cli.runs.named import named_run, with_config_of
 from drl_cli.settings.algorithm import refusal
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, read_command
@@ -120,7 +120,7 @@ def measure(config: Config, options: Options, command: CommandLine, typed: Comma
         keys = pace.overridden(typed.overrides, *mode, *tuned.keys)
         print(f"next: {shlex.join(['drl-train', *typed.flags, *keys])}")
     if options.json is not None:
-        from drl_cli.runtime.files.checkpoint import write_json
+        from drl_cli.run_folder.checkpoint import write_json
 
         result = {"env": config.env.name, "algo": config.algo_name, "mode": config.mode, "cores": cores, "load": load}
         result |= {"command": sys.argv[1:], "figures": figures, "tuned": tuned and tuned.keys}

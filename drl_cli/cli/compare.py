@@ -14,10 +14,10 @@ from drl_cli.cli.command import OUTPUT_DIR_HELP, TRUST_HELP, option, run_words
 from drl_cli.cli.eval import play
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
 from drl_cli.optim.schedules import UNIT_TEXTS
+from drl_cli.run_folder.find import find_runs, find_saved_step, read_config
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.comparison import Comparison, compare, over_environments, units_of
-from drl_cli.runs.find import find_runs, find_saved_step, read_config
 from drl_cli.runs.groups import SHORT, Group, grouped, key_hint, pooled_keys, unshown_keys
-from drl_cli.runs.run import Run
 from drl_cli.runs.statistics import paired
 from drl_cli.runs.table import NONE, between, number, steps, table
 from drl_cli.settings.options import parse, usage

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms, installed
+from drl_cli.config.config import DESCRIBING
 from drl_cli.errors import UsageError
-from drl_cli.runs.find import all_runs
-from drl_cli.runtime.config import DESCRIBING
+from drl_cli.run_folder.find import all_runs
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.build import Key, keys_of
 from drl_cli.settings.command_line import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, command_names, read_command

@@ -14,16 +14,16 @@ import yaml
 
 from drl_cli.algos.lookup import module_path
 from drl_cli.cli.command import CHECKPOINT_HELP, ENV_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_words
+from drl_cli.config.config import Config
 from drl_cli.deploy.trained import acting_config, with_simulations
 from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError, as_usage_error
 from drl_cli.preflight.environment import environment_spec
+from drl_cli.run_folder.find import check_format, find_runs, find_saved_step, find_step, is_folder_of_runs, read_config
+from drl_cli.run_folder.saved_run import Run, read_json
 from drl_cli.runs.comparison import estimate
-from drl_cli.runs.find import check_format, find_runs, find_saved_step, find_step, is_folder_of_runs, read_config
 from drl_cli.runs.groups import grouped
-from drl_cli.runs.run import Run, read_json
 from drl_cli.runs.statistics import interval
 from drl_cli.runs.table import between, table
-from drl_cli.runtime.config import Config
 from drl_cli.settings.options import parse, usage, without_flags
 from drl_cli.utils.outside import raised, raised_by
 from drl_cli.utils.ranges import Count, Natural
@@ -157,7 +157,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
 
 def save_evaluation(folder: Path, result: Mapping[str, Any]) -> Path:
     """Write eval.json. Keep the old and the new result as eval-<checkpoint>-<n>.json. Return the new file's path."""
-    from drl_cli.runtime.files.checkpoint import write_json
+    from drl_cli.run_folder.checkpoint import write_json
 
     path = folder
     for each in filter(None, (read_json(folder / "eval.json"), result)):
@@ -174,7 +174,7 @@ def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -
 
     Raise CheckpointError if the checkpoint can't be read, UsageError if the environment or the algorithm raised.
     """
-    from drl_cli.runtime.files.checkpoint import load_model
+    from drl_cli.run_folder.checkpoint import load_model
     from drl_cli.runtime.roles.evaluator import Evaluator
     from drl_cli.runtime.roles.normalization import numpy_program
 

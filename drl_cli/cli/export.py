@@ -8,14 +8,13 @@ from typing import ClassVar, Literal
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
+from drl_cli.config.config import Config
 from drl_cli.deploy.formats import Format, check, has_onnx, not_exported
 from drl_cli.deploy.trained import acting, find_step_and_config, open_step
 from drl_cli.errors import DONE, MISSING, UsageError, users_errors
-from drl_cli.runs.end_text import relative_path
-from drl_cli.runtime.config import Config
 from drl_cli.utils.machine import headless
 from drl_cli.utils.ranges import Count
-from drl_cli.utils.shown import print, score_text
+from drl_cli.utils.shown import print, relative_path, score_text
 
 FORMATS = "onnx: ONNX, for any runtime; torch: torch.export; numpy: arrays, run by numpy alone; hub: for a model hub"
 

@@ -12,7 +12,7 @@ from drl_cli.bench.ratio import with_measured_ratio
 from drl_cli.cli.train import train as train_composed
 from drl_cli.errors import DONE, INTERRUPTED, UsageError, UserCodeFailed
 from drl_cli.runs.auto import naming_choice, with_auto
-from drl_cli.runs.resume import named_run, with_config_of
+from drl_cli.runs.named import named_run, with_config_of
 from drl_cli.runtime.place.signals import SIGNAL_CODES
 from drl_cli.settings.build import as_typed
 from drl_cli.settings.check import check_command

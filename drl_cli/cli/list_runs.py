@@ -17,14 +17,15 @@ import yaml
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option
+from drl_cli.config.config import DESCRIBING
 from drl_cli.errors import UsageError
-from drl_cli.runs.edit import chosen, describe, remove
-from drl_cli.runs.find import MAX_NAMED, all_runs
+from drl_cli.run_folder import SWEEP_FILE
+from drl_cli.run_folder.edit import chosen, describe, remove
+from drl_cli.run_folder.find import MAX_NAMED, all_runs
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.groups import SHORT, grouped, key_hint, override_text, without_repeats
 from drl_cli.runs.implied import differences
-from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, steps, table
-from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.algorithm import algorithm_options
 from drl_cli.settings.build import as_typed, is_free, keys_of
 from drl_cli.settings.options import other_word, parse, usage

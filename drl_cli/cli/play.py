@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from drl_cli.cli.command import CHECKPOINT_HELP, ENV_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
 from drl_cli.deploy.trained import acting, acting_config, find_step_and_config, open_step, stages, with_simulations
 from drl_cli.errors import DONE, MISSING, UsageError
-from drl_cli.runs.end_text import relative_path
-from drl_cli.runs.run import read_json
+from drl_cli.run_folder.saved_run import read_json
 from drl_cli.utils.machine import has_display, headless
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
-from drl_cli.utils.shown import print, score_text
+from drl_cli.utils.shown import print, relative_path, score_text
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.deploy.play import Played

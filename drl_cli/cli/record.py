@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from drl_cli.cli.command import ENV_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
+from drl_cli.config.config import Config
 from drl_cli.deploy.trained import acting, acting_config, find_step_and_config, open_step
 from drl_cli.errors import CHECKPOINT, DONE, CheckpointError, UsageError, as_usage_error
 from drl_cli.preflight.environment import environment_spec
-from drl_cli.runs.end_text import relative_path
-from drl_cli.runtime.config import Config
 from drl_cli.settings.build import option_values
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
@@ -23,7 +22,7 @@ from drl_cli.settings.compose import compose
 from drl_cli.settings.trust import remember
 from drl_cli.utils.clock import now
 from drl_cli.utils.ranges import Count, Natural
-from drl_cli.utils.shown import print, score_text
+from drl_cli.utils.shown import print, relative_path, score_text
 from drl_cli.version import __version__
 
 if TYPE_CHECKING:  # slow to import
@@ -152,7 +151,7 @@ def record_replay(options: Options) -> "tuple[Path, Written]":
     )
     spec = environment_spec(config, trains=False)
     from drl_cli.deploy.recording import check_replay, header_of, replay_episodes
-    from drl_cli.runtime.files.checkpoint import read_manifest
+    from drl_cli.run_folder.checkpoint import read_manifest
 
     check_replay(config, spec)
     path = output_path(options, step.parents[1] / "data" / f"replay-{step.name}")

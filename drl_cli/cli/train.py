@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from drl_cli.bench.ratio import with_measured_ratio
 from drl_cli.cli.command import run_words
 from drl_cli.cli.complete import shell_completion
+from drl_cli.config.config import Config
 from drl_cli.errors import (
     DONE,
     EXIT_CODES,
@@ -23,12 +24,12 @@ from drl_cli.errors import (
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
 from drl_cli.preflight.unread import unread_keys
+from drl_cli.run_folder import SPACES_FILE
+from drl_cli.run_folder.resume import Resumed, claim_run, resume
 from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.data_env import with_data_env
-from drl_cli.runs.end_text import end_text, relative_path
-from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
-from drl_cli.runs.run import SPACES_FILE
-from drl_cli.runtime.config import Config
+from drl_cli.runs.end_text import end_text
+from drl_cli.runs.named import named_run, with_config_of
 from drl_cli.runtime.place.signals import Signals, catch, ending_with
 from drl_cli.settings.build import as_typed, build
 from drl_cli.settings.check import check_command, check_option
@@ -41,7 +42,7 @@ from drl_cli.sweeps.multirun import run_sweep
 from drl_cli.sweeps.search import is_search
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
-from drl_cli.utils.shown import print, run_log
+from drl_cli.utils.shown import print, relative_path, run_log
 from drl_cli.utils.spelling import other_option
 
 if TYPE_CHECKING:  # slow to import
@@ -174,8 +175,8 @@ def _prepared(
     from drl_cli.preflight.environment import check_identity, environment_spec
     from drl_cli.preflight.pace import node_problems
     from drl_cli.preflight.preflight import preflight_with_data, try_update
+    from drl_cli.run_folder.load_weights import with_weights
     from drl_cli.runs.start_text import data_advice
-    from drl_cli.runs.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
     from drl_cli.runtime.place.launch import join_cluster
     from drl_cli.settings.fill import (
@@ -206,7 +207,7 @@ def _prepared(
     changes += [few] if few is not None else []
     with users_errors(config.outside_modules):
         spec, dataset = preflight_with_data(config, args)
-        config, lines = with_device(config, spec, nodes)
+        config, lines = with_device(config, spec, nodes, cluster.gpus if cluster else tuple)
         try_update(config, spec)
         if resumed is not None:
             check_identity(resumed.record.get("data"), dataset)
@@ -245,10 +246,10 @@ def _train(
     from drl_cli.algos.lookup import load_algorithm
     from drl_cli.data.dataset import describe, spaces_of
     from drl_cli.deploy.formats import formats_of
+    from drl_cli.run_folder.checkpoint import write_json
+    from drl_cli.run_folder.run_json import description, make_folder, run_record
     from drl_cli.runs.start_text import start_text
-    from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
-    from drl_cli.runtime.run_folder import description, make_folder, run_record
     from drl_cli.settings.fill import as_saved
 
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]

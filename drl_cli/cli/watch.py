@@ -14,11 +14,13 @@ from drl_cli.errors import LOST
 from drl_cli.metrics.console import TICK_S, make_display
 from drl_cli.metrics.display import Display
 from drl_cli.metrics.status import Status, clock, step_text
-from drl_cli.runs.end_text import end_text, relative_path
-from drl_cli.runs.find import find_run
-from drl_cli.runs.run import RUN_LOCK, read_json
+from drl_cli.run_folder import RUN_LOCK
+from drl_cli.run_folder.find import find_run
+from drl_cli.run_folder.saved_run import read_json
+from drl_cli.runs.end_text import end_text
 from drl_cli.utils.files import is_locked
 from drl_cli.utils.ranges import Positive
+from drl_cli.utils.shown import relative_path
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from drl_cli.deploy.policy import TrainedPolicy, action_at
 from drl_cli.deploy.standalone import Policy, bounds
 from drl_cli.envs.units import ArraySpec
 from drl_cli.errors import BUG, UsageError
-from drl_cli.runtime.files.checkpoint import make_draft, write_arrays, write_json
+from drl_cli.run_folder.checkpoint import make_draft, write_arrays, write_json
 from drl_cli.runtime.roles.normalization import NormalizedPolicy
 from drl_cli.types import Array
 from drl_cli.utils.seeding import integers

@@ -19,8 +19,9 @@ from drl_cli.deploy.trained import open_step
 from drl_cli.deploy.video import best_format
 from drl_cli.envs.config import MissingExtra
 from drl_cli.envs.faults import CantRender
-from drl_cli.runs.run import SPACES_FILE, read_json
-from drl_cli.runtime.files.checkpoint import MODEL, write_json
+from drl_cli.run_folder import SPACES_FILE
+from drl_cli.run_folder.checkpoint import MODEL, write_json
+from drl_cli.run_folder.saved_run import read_json
 from drl_cli.settings.compose import write_config
 from drl_cli.utils.seeding import integers
 from drl_cli.utils.shown import score_text

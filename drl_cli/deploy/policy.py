@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Policy
+from drl_cli.config.config import Config
 from drl_cli.deploy.standalone import Caller, from_zero, some_allowed
 from drl_cli.envs.config import SPACES_ONLY
 from drl_cli.envs.units import Units
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import MASK, Array, EnvSpec, PreviousStep, leaves
 

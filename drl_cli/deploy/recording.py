@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.torch_policy import random_actions
+from drl_cli.config.config import Config
 from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.data.episode import Episode, Written
 from drl_cli.data.write import Header
@@ -22,10 +23,9 @@ from drl_cli.envs.recorded import StepMap
 from drl_cli.envs.trees import parts_of
 from drl_cli.errors import UsageError
 from drl_cli.preflight.environment import environment_spec
+from drl_cli.run_folder.checkpoint import read_manifest
+from drl_cli.run_folder.replay_files import has_lost_rows, read_states, saved_rows
 from drl_cli.runs.auto import CHANGES, results
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import read_manifest
-from drl_cli.runtime.files.saved_replay import has_lost_rows, read_states, saved_rows
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import MASK, Array, Columns, EnvSpec, Obs, PreviousStep, leaves
 from drl_cli.utils.seeding import generator, integers

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.lookup import title
+from drl_cli.config.config import Config
 from drl_cli.envs.config import ACTIONS_OF, SPACES_ONLY, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import (
     CHECKPOINT,
@@ -19,10 +20,10 @@ from drl_cli.errors import (
     users_errors,
 )
 from drl_cli.preflight.environment import environment_spec
-from drl_cli.runs.find import check_format, find_saved_step, read_config
-from drl_cli.runs.run import SPACES_FILE, read_json
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.run_folder import SPACES_FILE
+from drl_cli.run_folder.checkpoint import load_model
+from drl_cli.run_folder.find import check_format, find_saved_step, read_config
+from drl_cli.run_folder.saved_run import read_json
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose

@@ -11,6 +11,7 @@ from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.algos.lookup import IN_ORDER, algorithms, installed, load_algorithm, title
 from drl_cli.algos.off_policy import sac
 from drl_cli.algos.offline import iql
+from drl_cli.config.config import Config
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, USER_CODE, CheckpointError, Refused, RunError, UsageError, as_usage_error
 from drl_cli.networks.config import TORSOS
@@ -18,9 +19,8 @@ from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import option_problems
 from drl_cli.replay.frames import image_columns
-from drl_cli.runs.run import Run
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.start_text import uses_network_group
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.weights import weights_for
 from drl_cli.settings.build import as_typed, to_yaml_keys
@@ -185,7 +185,7 @@ def check_writes(config: Config, spec: EnvSpec) -> None:
 
 def write_problems(config: Config, spec: EnvSpec) -> Iterator[str]:
     """Yield a line for each reason why replay can't replace the columns in `WRITES`."""
-    from drl_cli.runtime.roles.worker import row_schema  # slow: imports gymnasium
+    from drl_cli.config.rows import row_schema  # slow: imports gymnasium
 
     replay, writes = config.replay, load_algorithm(config.algo.name).WRITES
     subject = f"{title(config.algo_name)} writes {', '.join(writes)} to replay (WRITES)"

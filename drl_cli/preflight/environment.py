@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from drl_cli.algos.lookup import load_algorithm, title
+from drl_cli.config.config import Config
 from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import CHECKPOINT, MISSING, USER_CODE, UsageError, as_usage_error
@@ -12,7 +13,6 @@ from drl_cli.networks.inputs import as_image, is_large
 from drl_cli.replay.builders import RETURN
 from drl_cli.replay.tables import recorded_rows
 from drl_cli.replay.windows import goal_problems
-from drl_cli.runtime.config import Config
 from drl_cli.settings.env_names import is_mujoco
 from drl_cli.settings.first_try import WITHOUT_REWARDS
 from drl_cli.types import EnvSpec, leaves

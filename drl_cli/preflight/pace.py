@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm, title
+from drl_cli.config.config import Config
+from drl_cli.config.exploration import exploration_problems
 from drl_cli.replay.base import NO_UPDATE
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
-from drl_cli.runtime.roles.exploration import exploration_problems
 from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.fill import follows_nodes
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from drl_cli.config.config import Config
 from drl_cli.data.dataset import Dataset
 from drl_cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, Problems, UsageError
 from drl_cli.preflight.algorithm import (
@@ -34,7 +35,6 @@ from drl_cli.preflight.unread import unread_keys
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.store import row_bytes
 from drl_cli.runs.start_text import WORKER_BYTES
-from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import refusal
 from drl_cli.settings.fill import check_fits, check_gpus, replay_bytes, with_capacity, with_table
 from drl_cli.types import EnvSpec, leaves

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from drl_cli.algos.lookup import load_algorithm, title
+from drl_cli.config.config import Config
 from drl_cli.data.find import MINARI
 from drl_cli.networks.torsos import torso_name
-from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed, to_yaml_keys
 from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import read_yaml

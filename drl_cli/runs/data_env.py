@@ -7,13 +7,12 @@ from pathlib import Path
 
 from drl_cli.data.find import MINARI, RUN, consent_file, dataset_of_run, datasets_in, local_drafts, local_ids
 from drl_cli.envs.config import NO_ENV
-from drl_cli.runs.end_text import relative_path
-from drl_cli.runs.find import find_newest
+from drl_cli.run_folder.find import find_newest
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.env_names import typed_spec, typed_values
 from drl_cli.settings.trust import consent, trusts
 from drl_cli.utils.hydra_grammar import is_sweep, listed, unquoted
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, relative_path
 
 ENV_NAME = re.compile(r"[\w./:-]+")
 """The signs in the name of an environment. A dataset with another text names none."""

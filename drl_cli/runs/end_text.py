@@ -1,8 +1,6 @@
 """The text printed at the end of a run: the results and useful next commands."""
 
 import importlib.util
-import os
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +8,10 @@ from typing import Any
 from drl_cli.errors import USER_CODE
 from drl_cli.metrics.status import clock
 from drl_cli.optim.schedules import UNIT_TEXTS, Unit
-from drl_cli.runs.run import SPACES_FILE, read_json
+from drl_cli.run_folder import SPACES_FILE
+from drl_cli.run_folder.saved_run import read_json
 from drl_cli.runs.table import number
-from drl_cli.utils.shown import score_text
+from drl_cli.utils.shown import relative_path, score_text
 
 
 def end_text(summary: Mapping[str, Any], folder: Path) -> str:
@@ -76,8 +75,3 @@ def _speed(summary: Mapping[str, Any]) -> str:
         return ""
     env = "" if is_offline else f"{number(rates[0])} env/s, "
     return f" ({env}{number(rates[1])} updates/s in {seconds} s of training)"
-
-
-def relative_path(folder: Path) -> str:
-    """Return the path as the user would type it: relative below the current folder, in quotes if it needs them."""
-    return shlex.quote(os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder))

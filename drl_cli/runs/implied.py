@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.groups import SHORT, compared, differing_keys, named_keys, typed_keys
-from drl_cli.runs.run import Run
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file, option_text
 from drl_cli.settings.env_names import FAMILIES
 from drl_cli.settings.fill import INSERTS, RANDOM, warm_up

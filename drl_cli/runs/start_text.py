@@ -2,10 +2,10 @@
 
 from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.algos.lookup import algorithms, is_for_data, load_algorithm, module_path, title
+from drl_cli.config.config import Config
 from drl_cli.data.dataset import Dataset
 from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.products import has_bf16
-from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed
 from drl_cli.settings.fill import GB, replay_bytes
 from drl_cli.types import EnvSpec
@@ -97,7 +97,7 @@ def rollout_text(config: Config) -> list[str]:
 
 def data_text(config: Config, dataset: Dataset) -> list[str]:
     """Return lines about the dataset, for the start of the run."""
-    from drl_cli.runtime.roles.reader import rows_of  # slow: imports gymnasium
+    from drl_cli.config.rows import rows_of  # slow: imports gymnasium
 
     facts, returns = dataset.facts, dataset.facts.whole_returns
     figures = (

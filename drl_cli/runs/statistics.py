@@ -1,13 +1,16 @@
-"""Interquartile means and their stratified bootstrap intervals (Agarwal et al. 2021, arXiv 2108.13264)."""
+"""Interquartile means, their bootstrap intervals (Agarwal et al. 2021, arXiv 2108.13264), and joint curves."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from drl_cli.run_folder.evaluations import Axis, Curve
 from drl_cli.types import Array
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+MAX_POINTS = 200  # of a joint curve; each point needs a bootstrap, and more points would not be visible
 MAX_DRAWN = 1 << 22  # number of float64 values drawn at once, 32 MB
 
 
@@ -49,3 +52,33 @@ def paired(first: Array, second: Array) -> list[tuple[float, float, float]]:
         low, high = interval([each], np.mean)
         found.append((float(each.mean()), float(low), float(high)))
     return found
+
+
+@dataclass(frozen=True)
+class JointCurve:
+    """The interquartile mean of several runs' returns, and its bootstrap interval. All arrays are `[points]`."""
+
+    x: Array
+    iqm: Array
+    low: Array
+    high: Array
+    held_from: float  # for larger x, the last return of at least one finished run is repeated
+
+
+def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurve:
+    """Return the joint curve of runs at up to MAX_POINTS points. The curve starts where every run has an evaluation.
+
+    Finished runs (`done`) repeat their last return. The curve ends where the first unfinished run ends, but has
+    at least one point.
+    """
+    points = [curve.x(axis) for curve in curves]
+    start = max(x[0] for x in points)
+    ends = [x[-1] for x, is_done in zip(points, done, strict=True) if not is_done]
+    end = max(start, min(ends, default=max(x[-1] for x in points)))
+    grid = np.unique(np.concatenate(points))
+    grid = grid[(grid >= start) & (grid <= end)]
+    if len(grid) > MAX_POINTS:
+        grid = grid[np.linspace(0, len(grid) - 1, MAX_POINTS).round().astype(int)]
+    scores = np.stack([curve.at(axis, grid) for curve in curves])
+    held_from = min((x[-1] for x, is_done in zip(points, done, strict=True) if is_done), default=np.inf)
+    return JointCurve(grid, iqm(scores), *interval([scores], iqm), held_from)

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
+from drl_cli.config.config import Config
+from drl_cli.config.rows import fits, row_schema, with_whole_table
 from drl_cli.data.dataset import BestEpisodes, Dataset
 from drl_cli.data.open import open_datasets
 from drl_cli.envs.goals import GoalOutcome
@@ -21,8 +21,7 @@ from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.tables import MixedTable
 from drl_cli.replay.windows import HindsightTable, WindowTable
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.messages import LoadParams
+from drl_cli.run_folder.checkpoint import Weights
 from drl_cli.runtime.orchestrator.rate_limiter import (
     REUSE,
     Limiter,
@@ -32,12 +31,10 @@ from drl_cli.runtime.orchestrator.rate_limiter import (
     required_band,
 )
 from drl_cli.runtime.roles.normalization import BatchNormalizer, Layout, make_layout
-from drl_cli.runtime.roles.reader import SHARE, Reader, fits, rows_of
+from drl_cli.runtime.roles.reader import SHARE, Reader
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
-from drl_cli.runtime.roles.worker import row_schema
-from drl_cli.runtime.weights import Weights
-from drl_cli.types import EnvSpec
+from drl_cli.types import EnvSpec, LoadParams
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.moments import RunningMoments
 from drl_cli.utils.seeding import generator, integers
@@ -106,13 +103,6 @@ def mix_data(
             moments = moments.merge(layout.moments(columns))
     reader.close()
     return MixedTable(own, recorded, config.data.share), moments
-
-
-def with_whole_table(config: Config, dataset: Dataset) -> Config:
-    """Return the config with a replay table that holds a whole dataset, whose rows begin with equal priorities."""
-    capacity = rows_of(config, dataset) * config.replay.row_stride
-    first: Any = {"initial_priority": "max"} if config.worker_priorities else {}  # Any: a field of some tables
-    return replace(config, replay=replace(config.replay, capacity=capacity, shards=1, **first))
 
 
 def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Weights | None = None) -> Trainer:

@@ -8,19 +8,18 @@ The classes in `roles/` have these methods with equal types, which mypy checks w
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from drl_cli.run_folder.checkpoint_writer import Draft
 from drl_cli.runtime.messages import (
     BatchTrainingData,
-    Draft,
     EvalReport,
     InsertTransition,
-    LoadParams,
     ProcessUse,
     ReanalysisReport,
     SampleBatch,
     TrainReport,
     UpdatePriority,
 )
-from drl_cli.types import Array, Columns, State
+from drl_cli.types import Array, Columns, LoadParams, State
 
 
 class CollectRole(Protocol):

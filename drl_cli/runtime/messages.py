@@ -14,8 +14,8 @@
 A re-analyser takes the place of a trainer in routes 3 to 5: it draws windows, and writes new columns.
 
 Without proxies, the orchestrator calls the workers itself: one call replaces routes 1 and 2, and another call replaces
-routes 7 and 8. TrainReport, ReanalysisReport and EvalReport are answers to calls of the orchestrator. Manage gets a
-Draft of each checkpoint.
+routes 7 and 8. TrainReport, ReanalysisReport and EvalReport are answers to calls of the orchestrator. LoadParams is
+in `types`, because a checkpoint has one, too.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from drl_cli.types import Array, Columns, Episode
+from drl_cli.types import Array, Columns, Episode, LoadParams
 from drl_cli.utils.moments import RunningMoments
 
 
@@ -157,37 +157,6 @@ class UpdatePriority:
     row_ids: Array = field(compare=False)
     priorities: Array | None = field(compare=False)
     columns: Columns = field(default_factory=dict, compare=False)
-
-
-@dataclass(frozen=True)
-class LoadParams:
-    """Header of a parameter version. `version` is -1 before the first version.
-
-    The parameter vector is sent only to roles with an older version. The trainer published the version after
-    `opt_steps` updates, at `env_steps` environment steps. `random_actions` asks for random actions in the next collect
-    call. `exploration` has the values of the exploration schedules at `env_steps`.
-    """
-
-    version: int
-    opt_steps: int
-    env_steps: int
-    random_actions: bool = False
-    exploration: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A checkpoint that manage has to finish, in the folder `path`.
-
-    `params_header` describes the saved parameters. `counters` is the orchestrator's state, as JSON data. `sums` has the
-    sha256 of each file that is already in the folder, by name. `roles` has the role of each state that manage writes.
-    """
-
-    path: str
-    params_header: LoadParams
-    counters: Mapping[str, Any]
-    sums: Mapping[str, str]
-    roles: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

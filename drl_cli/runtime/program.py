@@ -14,24 +14,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from drl_cli.config.config import Config
 from drl_cli.convert.program import Program
 from drl_cli.data.dataset import Dataset
 from drl_cli.errors import RoleLost
 from drl_cli.metrics.console import Console
-from drl_cli.runtime.config import Config
+from drl_cli.run_folder.checkpoint_writer import CheckpointWriter
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.edges.pool import ReanalyzerPool, WorkerPool
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.factories import adapt, make_limiter, make_replay, make_trainer, opened
-from drl_cli.runtime.files.checkpoint_writer import CheckpointWriter
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.doubts import doubt
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.node_watch import NodeWatch, Seat
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runtime, Where
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.normalization import numpy_program
@@ -43,6 +42,7 @@ from drl_cli.runtime.roles.worker import Worker
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 from drl_cli.runtime.weights import weights_for
 from drl_cli.types import EnvSpec
+from drl_cli.utils.machine import Node
 from drl_cli.utils.seeding import generator
 
 log = logging.getLogger(__name__)

@@ -5,16 +5,17 @@ from functools import partial
 
 import numpy as np
 
-from drl_cli.runtime.config import Config
+from drl_cli.config.config import Config
+from drl_cli.run_folder.checkpoint import EVALUATION, Checkpoint, read_arrays, read_manifest
+from drl_cli.run_folder.evaluations import EVAL_COLUMNS
 from drl_cli.runtime.edges.pool import worker_of
-from drl_cli.runtime.files.checkpoint import EVALUATION, Checkpoint, read_arrays, read_manifest
 from drl_cli.runtime.interfaces import ReplayRole, TrainerRole, WorkerRole
-from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.rate_limiter import ReadLimiter
 from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import Ref, get
-from drl_cli.runtime.roles.recording import EVAL_COLUMNS
+from drl_cli.types import LoadParams
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,12 @@
 import atexit
 import logging
 import os
+import statistics
 import traceback
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from drl_cli.config.config import Config
 from drl_cli.errors import (
     BUG,
     DONE,
@@ -23,8 +25,8 @@ from drl_cli.errors import (
 )
 from drl_cli.metrics.console import Console
 from drl_cli.replay.store import row_bytes
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import Checkpoint, write_arrays
+from drl_cli.run_folder.checkpoint import Checkpoint, write_arrays
+from drl_cli.run_folder.run_json import write_end
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import RayRuntime
@@ -32,8 +34,8 @@ from drl_cli.runtime.place.launch import Cluster, RaySession
 from drl_cli.runtime.place.signals import Interrupted, Signals
 from drl_cli.runtime.program import build
 from drl_cli.runtime.restore import first_incarnation, restore
-from drl_cli.runtime.run_folder import summarise
 from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils.clock import now
 from drl_cli.utils.files import regular
 from drl_cli.utils.shown import tell
 
@@ -100,9 +102,19 @@ def run(
     console.measures(None)  # asks the workers, which are closed now
     if orchestrator is not None and progress.position == 0:  # later, a resume would not continue from these steps
         progress.env_steps = orchestrator.pool.running_steps()
-    summary = summarise(config, folder, record, progress, orchestrator, exit_code)
+    facts = {"trainer": orchestrator.trainer_facts} if orchestrator and orchestrator.trainer_facts else {}
+    summary = write_end(folder, config, record, exit_code, _results(progress, orchestrator), **facts)
     _close(orchestrator, session, str(summary["status"]), exit_code)
     return summary
+
+
+def _results(progress: Progress, orchestrator: Orchestrator | None) -> dict[str, Any]:
+    """Return what the run has counted and measured, for summary.json."""
+    if orchestrator is None:
+        return progress.summary(0.0, 0) | {"worker_restart_s": None}
+    pool = orchestrator.pool
+    restarts = statistics.median(pool.restart_seconds) if pool.restart_seconds else None
+    return progress.summary(pool.wait_seconds(now()), orchestrator.manage.skipped) | {"worker_restart_s": restarts}
 
 
 def _runtime(session: Session, config: Config, folder: Path) -> RayRuntime:

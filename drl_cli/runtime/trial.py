@@ -7,10 +7,10 @@ import numpy as np
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.runtime.config import Config
+from drl_cli.config.config import Config
+from drl_cli.config.exploration import worker_values
 from drl_cli.runtime.factories import make_replay, make_trainer
 from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch
-from drl_cli.runtime.roles.exploration import worker_values
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.roles.worker import make_builder

@@ -2,38 +2,19 @@
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.algos.off_policy import sac
 from drl_cli.algos.offline.iql import LOG_STD_MAX, LOG_STD_MIN
+from drl_cli.config.config import Config
 from drl_cli.networks.encoder import ActingEncoder
 from drl_cli.networks.mlp import mlp_shapes, num_params, split
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import TRAINER, load_model, read_arrays
+from drl_cli.run_folder.checkpoint import Weights, read_weights
 from drl_cli.runtime.roles.normalization import Statistics, make_layout
-from drl_cli.types import Array, EnvSpec, State, within
-
-
-class Weights(NamedTuple):
-    """The weights from which a run starts: the policy's vector, and all parameters and target networks by name.
-
-    A model that was saved alone, such as the best one, has no `networks`.
-    """
-
-    policy: Array
-    networks: State
-
-
-def load_weights(folder: Path) -> Weights:
-    """Return the weights in a checkpoint. Raise CheckpointError if a file is missing or damaged."""
-    policy, manifest = load_model(folder)
-    has_trainer = TRAINER in manifest["sha256"]
-    saved = within(read_arrays(folder, TRAINER, manifest), "algorithm") if has_trainer else {}
-    kinds = ("params", "target", "buffer")
-    return Weights(policy, {name: array for name, array in saved.items() if name.partition(".")[0] in kinds})
+from drl_cli.types import Array, EnvSpec, State
 
 
 def weights_for(config: Config, spec: EnvSpec, folder: Path) -> Weights:
@@ -42,7 +23,7 @@ def weights_for(config: Config, spec: EnvSpec, folder: Path) -> Weights:
     SAC's actor gets the mean of the Gaussian. Its standard deviation, before the tanh, is that of the Gaussian in every
     state. The critics and target networks stay the same. Raise CheckpointError if a file is missing or damaged.
     """
-    weights = load_weights(folder)
+    weights = read_weights(folder)
     if not issubclass(load_algorithm(config.algo.name).Algorithm, sac.Algorithm):
         return weights
     network, size, layout = config.network, spec.action.size, make_layout(config, spec)

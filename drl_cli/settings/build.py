@@ -9,10 +9,10 @@ import yaml
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.config.config import Config
 from drl_cli.errors import Problems, UsageError
 from drl_cli.replay.base import ReplayConfig
 from drl_cli.replay.config import SAMPLERS
-from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import algorithms_with, built_in_parent, config_class, short_name
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
 from drl_cli.settings.value_types import (

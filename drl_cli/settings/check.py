@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
+from drl_cli.config.config import Config
 from drl_cli.errors import USER_CODE, Problems, UsageError, as_usage_error
 from drl_cli.optim.optimizer_config import OPTIMIZERS
-from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import action_problem, algorithm_of, config_class, short_name
 from drl_cli.settings.build import Key, is_free, keys_of, problems_of
 from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine, as_override, split_bare_words

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from drl_cli.config.config import Config
 from drl_cli.errors import UsageError, interruption
-from drl_cli.runtime.config import Config
 from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable

@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from drl_cli.algos.lookup import ACTIONS
-from drl_cli.runtime.config import Config
+from drl_cli.config.config import Config
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import as_typed, build, is_within, keys_of, to_yaml_keys
 from drl_cli.settings.command_line import OVERRIDE

@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from drl_cli.config.config import Config
+from drl_cli.config.sections import WorkerConfig
 from drl_cli.data.dataset import Dataset
 from drl_cli.data.find import absolute
 from drl_cli.errors import MISSING, RESOURCES, UsageError
@@ -13,24 +15,27 @@ from drl_cli.networks.config import TORSOS
 from drl_cli.networks.torsos import torso_name
 from drl_cli.replay.base import MOST_TRANSITIONS, Load
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.place.cluster import Node
-from drl_cli.runtime.sections import WorkerConfig
 from drl_cli.settings.env_names import typed_values
 from drl_cli.types import EnvSpec
 from drl_cli.utils import gpu
 from drl_cli.utils.gpu import Gpu
-from drl_cli.utils.machine import free_memory, num_cores
+from drl_cli.utils.machine import Node, free_memory, num_cores
 from drl_cli.utils.shown import tell
 
 WIDE = 512
 """From about this number of units in a layer, a GPU is faster than a CPU. For images, it always is."""
 
 
-def with_device(config: Config, spec: EnvSpec, nodes: Sequence[Node] = ()) -> tuple[Config, list[str]]:
+def with_device(
+    config: Config,
+    spec: EnvSpec,
+    nodes: Sequence[Node] = (),
+    ask_nodes: Callable[[], Sequence[Gpu]] = tuple,
+) -> tuple[Config, list[str]]:
     """Return the config with cpu or cuda in place of device=auto, and a line with the reason if there is a GPU.
 
-    Raise UsageError (exit 3) if the config names a GPU that can't be used. `nodes` are the nodes of a cluster.
+    Raise UsageError (exit 3) if the config names a GPU that can't be used. `nodes` are the nodes of a cluster, and
+    `ask_nodes` returns their GPUs.
     """
     if config.device == "cpu":
         return config, []
@@ -38,9 +43,7 @@ def with_device(config: Config, spec: EnvSpec, nodes: Sequence[Node] = ()) -> tu
 
     def check(config: Config) -> None:
         if is_placed:
-            from drl_cli.runtime.place.nodes import node_gpus
-
-            check_gpus(config, node_gpus(nodes), "in the cluster")
+            check_gpus(config, ask_nodes(), "in the cluster")
         else:
             check_gpus(config, gpu.gpus())
 
@@ -241,7 +244,7 @@ def check_fits(setting: str, needed: int, free: int, advice: str) -> None:
 
 def replay_bytes(config: Config, spec: EnvSpec) -> int:
     """Return the size of the replay table, summed over its shards [bytes]."""
-    from drl_cli.runtime.roles.worker import row_schema  # slow: imports gymnasium
+    from drl_cli.config.rows import row_schema  # slow: imports gymnasium
 
     schema = row_schema(config, spec)
     shares = [config.replay.share(shard, config.num_shards) for shard in range(config.num_shards)]
@@ -272,12 +275,12 @@ def with_table(config: Config, spec: EnvSpec, dataset: Dataset) -> Config:
     With workers, the table of their rows has its usual size. Raise UsageError if the whole dataset does not fit, too.
     """
     if config.mixes_data:
-        from drl_cli.runtime.factories import with_whole_table  # slow: imports torch and gymnasium
+        from drl_cli.config.rows import with_whole_table  # slow: imports torch and gymnasium
 
         needed = replay_bytes(with_whole_table(config, dataset), spec)
         check_fits(f"data={config.data.text}", needed, free_memory(), "say mode=offline, which reads it in parts")
         return with_capacity(config, spec)
-    from drl_cli.runtime.roles.reader import rows_of  # slow: imports gymnasium
+    from drl_cli.config.rows import rows_of  # slow: imports gymnasium
 
     if config.replay.capacity is not None:
         return config

@@ -14,9 +14,9 @@ import yaml
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
+from drl_cli.config.config import Config
 from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS
-from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.build import Key, as_typed, default_values, is_within, keys_of
 from drl_cli.settings.command_line import meant

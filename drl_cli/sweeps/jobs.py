@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from drl_cli.config.config import Config
 from drl_cli.errors import UsageError, users_errors
+from drl_cli.run_folder import RUN_LOCK
 from drl_cli.runs.data_env import with_data_env
-from drl_cli.runs.resume import named_run, with_config_of
-from drl_cli.runs.run import RUN_LOCK
+from drl_cli.runs.named import named_run, with_config_of
 from drl_cli.runs.table import NONE, number
-from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.sweeps.launcher import Launcher, check_cluster, job_slots, start_here
@@ -123,7 +123,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     missing file, because the file may exist when the job starts or when the sweep is resumed.
     """
     from drl_cli.preflight.preflight import preflight_with_data
-    from drl_cli.runs.weights import find_weights, with_weights
+    from drl_cli.run_folder.load_weights import find_weights, with_weights
     from drl_cli.settings.build import build
     from drl_cli.settings.compose import mapping
     from drl_cli.settings.fill import fill, with_short_warm_up

@@ -14,18 +14,17 @@ from math import ceil
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from drl_cli.config.config import Config
 from drl_cli.errors import LOST, MISSING, ClusterUnfit, UsageError
 from drl_cli.metrics.display import announce, erase
-from drl_cli.runs.run import RUN_LOCK
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.place.cluster import Node
+from drl_cli.run_folder import RUN_LOCK
 from drl_cli.runtime.place.signals import SIGNAL_CODES, ending_signals, leave_terminal
 from drl_cli.settings.fill import check_gpus, gain
 from drl_cli.sweeps.sweep import Job, Sweep
 from drl_cli.utils import gpu
 from drl_cli.utils.files import is_locked
 from drl_cli.utils.gpu import VISIBLE
-from drl_cli.utils.machine import cores, free_memory
+from drl_cli.utils.machine import Node, cores, free_memory
 
 POLL_S = 0.1
 JOB_FILE = "DRL_JOB_FILE"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import yaml
 
+from drl_cli.config.sections import SweepConfig
 from drl_cli.errors import DONE, SWEEP, UsageError
-from drl_cli.runs.run import SWEEP_FILE, read_json
-from drl_cli.runtime.sections import SweepConfig
+from drl_cli.run_folder import SWEEP_FILE
+from drl_cli.run_folder.saved_run import read_json
 from drl_cli.settings.build import Key, judge, option_values
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
 from drl_cli.settings.conf import SEARCH_PATH

@@ -13,11 +13,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from drl_cli.config.config import Config
 from drl_cli.errors import DONE, RESOURCES, SWEEP, UsageError, as_usage_error
-from drl_cli.runs.changes import verdict
-from drl_cli.runs.run import Run
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import adopt
+from drl_cli.run_folder.checkpoint import adopt
+from drl_cli.run_folder.resume import verdict
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.settings.conf import groups
 from drl_cli.settings.space import Space, Value, typed
 from drl_cli.settings.space import space as read_space

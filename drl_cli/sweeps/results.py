@@ -11,8 +11,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from drl_cli.errors import DONE, SWEEP
-from drl_cli.runs.end_text import next_lines, relative_path
-from drl_cli.runs.run import Run
+from drl_cli.run_folder.saved_run import Run
+from drl_cli.runs.end_text import next_lines
 from drl_cli.runs.table import NONE, table
 from drl_cli.runs.table import steps as position
 from drl_cli.settings.conf import groups
@@ -21,7 +21,7 @@ from drl_cli.sweeps.study import Study, Trial, Trials
 from drl_cli.sweeps.sweep import NO_RUN, Job, Sweep
 from drl_cli.utils.files import write_csv
 from drl_cli.utils.outside import source_file
-from drl_cli.utils.shown import print, score_text
+from drl_cli.utils.shown import print, relative_path, score_text
 
 MOST_ROWS = 20
 

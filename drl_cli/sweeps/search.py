@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from drl_cli.config.config import Config
+from drl_cli.config.sections import HpoConfig
 from drl_cli.errors import DONE, MISSING, USER_CODE, UsageError
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.sections import HpoConfig
 from drl_cli.settings.space import Choice, Space, corners
 from drl_cli.settings.space import space as read_space
 from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs

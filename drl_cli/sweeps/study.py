@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from drl_cli.runtime.sections import HpoConfig
+from drl_cli.config.sections import HpoConfig
 from drl_cli.settings.space import Value, typed
 from drl_cli.sweeps.sweep import Job, SearchRecord, Sweep, check_readable
 from drl_cli.utils.clock import now

@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from drl_cli.config.sections import HpoConfig
 from drl_cli.errors import CHECKPOINT, DONE, RUN_STATUS, UsageError
 from drl_cli.optim.schedules import Unit
-from drl_cli.runs.curve import Curve
-from drl_cli.runs.run import RUN_LOCK, SWEEP_FILE, Run, read_json
+from drl_cli.run_folder import RUN_LOCK, SWEEP_FILE
+from drl_cli.run_folder.checkpoint import write_json
+from drl_cli.run_folder.evaluations import Curve
+from drl_cli.run_folder.saved_run import Run, read_json
 from drl_cli.runs.table import steps
-from drl_cli.runtime.files.checkpoint import write_json
-from drl_cli.runtime.sections import HpoConfig
 from drl_cli.settings.command_line import path_word
 from drl_cli.settings.space import Space, domain
 from drl_cli.settings.trust import remember_words

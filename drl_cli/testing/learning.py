@@ -6,10 +6,11 @@ from collections.abc import Callable
 import numpy as np
 
 from drl_cli.algos.base import Counts, Policy
+from drl_cli.config.exploration import worker_values
+from drl_cli.config.rows import row_schema
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.optim.params import Params
-from drl_cli.runtime.roles.exploration import worker_values
-from drl_cli.runtime.roles.worker import make_builder, row_schema
+from drl_cli.runtime.roles.worker import make_builder
 from drl_cli.testing.case import PROBES, Case, module_of, tensors
 from drl_cli.types import Columns, PreviousStep, flat_columns, gathered, map_parts, num_rows, sources
 from drl_cli.utils.lazy import Tensor, torch

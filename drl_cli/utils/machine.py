@@ -7,6 +7,7 @@ import resource
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -146,3 +147,25 @@ def headless() -> Mapping[str, str]:
 def has_display() -> bool:
     """Return whether windows can be shown. On Linux, they need an X or Wayland server."""
     return sys.platform != "linux" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())
+
+
+@dataclass(frozen=True)
+class Node:
+    """A live node of the cluster. `memory` [bytes] is available to Ray's actors. `is_here`: this process runs there.
+
+    `gpus` is the number of GPUs that Ray has found on the node.
+    """
+
+    id: str
+    address: str
+    cpus: float
+    memory: int = 0
+    is_here: bool = False
+    gpus: int = 0
+
+    def num_workers(self, trainers: int) -> int:
+        """Return the number of workers that the node offers: one per CPU that no trainer uses, at least one."""
+        return max(1, int(self.cpus) - (trainers if self.is_here else 0))
+
+    def __str__(self) -> str:
+        return f"node {self.address} ({self.id[:6]})"

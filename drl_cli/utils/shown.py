@@ -3,7 +3,9 @@
 import builtins
 import logging
 import math
+import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,11 @@ def score_text(value: float | None) -> str:
     text = f"{value:.1f}"
     is_close = math.isclose(float(text), value, rel_tol=0.005, abs_tol=1e-9)  # 1e-9: a rounding error of a spread
     return text if is_close else f"{value:.3g}"
+
+
+def relative_path(folder: Path) -> str:
+    """Return the path as the user would type it: relative below the current folder, in quotes if it needs them."""
+    return shlex.quote(os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder))
 
 
 def print(*texts: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:

@@ -37,20 +37,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from golden_cases import algorithms, commands, config_of, spec_of
 
-from drl_cli.runtime.config import Config
+from drl_cli.config.config import Config
+from drl_cli.config.exploration import worker_values
 from drl_cli.runtime.factories import make_replay, make_trainer
-from drl_cli.runtime.messages import (
-    BatchTrainingData,
-    Block,
-    InsertTransition,
-    LoadParams,
-    SampleBatch,
-    UpdatePriority,
-)
-from drl_cli.runtime.roles.exploration import worker_values
+from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.worker import make_builder
-from drl_cli.types import Array, Columns, EnvSpec, PreviousStep, flat_columns, num_rows, random_obs, sources
+from drl_cli.types import Array, Columns, EnvSpec, LoadParams, PreviousStep, flat_columns, num_rows, random_obs, sources
 
 FILE = Path(__file__).with_suffix(".json")
 POINTS = (1, 2, 5, 10, 20, 50)

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.config.config import Config
 from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.atari import make_vector
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.envpool_tasks import find_task, make_pool
 from drl_cli.envs.make import build
 from drl_cli.envs.stepping.ale_batch import AleBatch
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.factories import make_replay
-from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, LoadParams, SampleBatch
+from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch
 from drl_cli.runtime.roles.normalization import numpy_program
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.runtime.trial import lone_trainer
-from drl_cli.types import Array, Columns, EnvSpec
+from drl_cli.types import Array, Columns, EnvSpec, LoadParams
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.seeding import integers
 

@@ -7,10 +7,9 @@ from collections import Counter
 import pytest
 
 from drl_cli.preflight.pace import node_problems, pace_problems
-from drl_cli.runtime.place.cluster import Node
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import as_saved, fill
-from drl_cli.utils.machine import num_cores
+from drl_cli.utils.machine import Node, num_cores
 
 ON_RAY = "debug.in_process=false"
 NODES = [Node("a1b2c3d4", "10.0.0.1", 4.0), Node("b1c2d3e4", "10.0.0.2", 3.0)]

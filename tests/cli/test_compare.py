@@ -11,7 +11,7 @@ from run_folders import make_run
 from drl_cli.cli.compare import answer
 from drl_cli.cli.eval import play
 from drl_cli.errors import UsageError
-from drl_cli.runs.find import read_config
+from drl_cli.run_folder.find import read_config
 from drl_cli.runs.statistics import paired
 from drl_cli.utils.seeding import integers
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from drl_cli.cli.complete import completions, shell_completion
+from drl_cli.config.config import Config
 from drl_cli.errors import UsageError
-from drl_cli.runtime.config import Config
 from drl_cli.settings.command_line import command_names
 from drl_cli.settings.conf import groups, options
 

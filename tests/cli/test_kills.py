@@ -9,9 +9,9 @@ from pages import blocks
 from processes import SMALL
 from records import check_checkpoints, check_curves, eval_steps, metrics_steps
 
-from drl_cli.runs.resume import choose
-from drl_cli.runtime.files.checkpoint import damaged_files, open_checkpoint, read_manifest
-from drl_cli.runtime.files.retention import best_model, checkpoints
+from drl_cli.run_folder.checkpoint import damaged_files, open_checkpoint, read_manifest
+from drl_cli.run_folder.pruning import best_model, checkpoints
+from drl_cli.run_folder.resume import choose
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

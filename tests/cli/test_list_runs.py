@@ -8,8 +8,8 @@ import yaml
 from run_folders import make_run
 
 from drl_cli.cli.list_runs import run_lines
-from drl_cli.runs.find import find_runs
-from drl_cli.runs.run import RUN_LOCK
+from drl_cli.run_folder import RUN_LOCK
+from drl_cli.run_folder.find import find_runs
 from drl_cli.settings.build import build, to_yaml_keys
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.files import lock

@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 from drl_cli.cli.compare import answer as compare
 from drl_cli.cli.list_runs import run_lines
 from drl_cli.cli.train import answer
-from drl_cli.runs.run import Run
+from drl_cli.run_folder.saved_run import Run
 
 pytestmark = pytest.mark.slow
 

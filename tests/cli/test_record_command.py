@@ -8,8 +8,8 @@ import drl_cli
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
 from drl_cli.data.open import open_dataset, open_recording
+from drl_cli.run_folder.find import read_config
 from drl_cli.runs.data_env import with_data_env
-from drl_cli.runs.find import read_config
 from drl_cli.settings.command_line import read_command
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from drl_cli.runs.find import read_config
+from drl_cli.run_folder.find import read_config
 
 SMALL = (
     *("env=Pendulum-v1", "algo=sac", "mode=single", "trainer.batch_size=16", "network.hidden=[16,16]"),

@@ -15,7 +15,7 @@ from processes import SMALL
 
 from drl_cli.cli.train import answer
 from drl_cli.metrics.status import Status
-from drl_cli.runtime.files.checkpoint import open_checkpoint
+from drl_cli.run_folder.checkpoint import open_checkpoint
 from drl_cli.settings.conf import conf_dir
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

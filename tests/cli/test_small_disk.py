@@ -7,7 +7,7 @@ import pytest
 from processes import SMALL
 from records import check_checkpoints, metrics_steps
 
-from drl_cli.runtime.files.checkpoint import open_checkpoint
+from drl_cli.run_folder.checkpoint import open_checkpoint
 
 SIZE_MB = 160  # more than the 64 MiB that saving the replay leaves free
 NOT_SAVED = "error: the final weights could not be saved: "

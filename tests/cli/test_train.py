@@ -13,7 +13,7 @@ import yaml
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.cli.train import help_text
 from drl_cli.metrics.status import Status
-from drl_cli.runs.find import read_config
+from drl_cli.run_folder.find import read_config
 from drl_cli.settings.build import build
 from drl_cli.settings.conf import groups, options
 from drl_cli.settings.value_types import group_of
@@ -228,7 +228,7 @@ def test_a_signal_before_there_is_a_record_changes_nothing(train_here, tmp_path,
     def ended(*_):
         raise SystemExit(129)
 
-    monkeypatch.setattr("drl_cli.runtime.run_folder.run_record", ended)
+    monkeypatch.setattr("drl_cli.run_folder.run_json.run_record", ended)
     with pytest.raises(SystemExit):
         train_here()
     assert not list(tmp_path.glob("*/*/*/run.json"))

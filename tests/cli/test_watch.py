@@ -14,8 +14,8 @@ from drl_cli.cli.watch import Options, how_it_ended, watch
 from drl_cli.errors import LOST
 from drl_cli.metrics import display
 from drl_cli.metrics.status import Status
-from drl_cli.runs.resume import claim_run
-from drl_cli.runs.run import RUN_LOCK
+from drl_cli.run_folder import RUN_LOCK
+from drl_cli.run_folder.resume import claim_run
 from drl_cli.utils.files import lock
 
 STATUS = Status(

@@ -12,8 +12,9 @@ from drl_cli.cli import play, record
 from drl_cli.cli.export import Options, export
 from drl_cli.cli.train import answer
 from drl_cli.errors import UsageError
-from drl_cli.runs.end_text import end_text, relative_path
-from drl_cli.runs.run import read_json
+from drl_cli.run_folder.saved_run import read_json
+from drl_cli.runs.end_text import end_text
+from drl_cli.utils.shown import relative_path
 
 pytestmark = pytest.mark.slow
 

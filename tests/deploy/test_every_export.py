@@ -15,7 +15,7 @@ from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy, exp
 from drl_cli.deploy.standalone import Policy
 from drl_cli.deploy.trained import with_simulations
 from drl_cli.errors import Refused, UsageError
-from drl_cli.runtime.files.checkpoint import write_json
+from drl_cli.run_folder.checkpoint import write_json
 from drl_cli.runtime.roles.normalization import make_policy as plain_policy
 from drl_cli.settings.algorithm import algorithm_of
 from drl_cli.testing import Case

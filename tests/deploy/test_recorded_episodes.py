@@ -9,7 +9,7 @@ from drl_cli.data.episode import Episode, Written
 from drl_cli.deploy import recording
 from drl_cli.deploy.recording import Recorder, cut, episode_ends, random_policy, whole_episodes
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.files.saved_replay import has_lost_rows
+from drl_cli.run_folder.replay_files import has_lost_rows
 from drl_cli.utils.seeding import integers
 
 

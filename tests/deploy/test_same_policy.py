@@ -23,7 +23,7 @@ from drl_cli.deploy.standalone import Policy
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import UsageError
 from drl_cli.networks.mlp import num_params
-from drl_cli.runtime.files.checkpoint import write_json
+from drl_cli.run_folder.checkpoint import write_json
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.types import PreviousStep, random_obs
 

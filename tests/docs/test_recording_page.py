@@ -12,7 +12,7 @@ from composing import compose_plain
 from fake_services import install_mlflow, install_wandb
 
 from drl_cli.cli.train import train
-from drl_cli.runtime.roles.recording import EVAL_COLUMNS
+from drl_cli.run_folder.evaluations import EVAL_COLUMNS
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drl_cli.runtime.roles.recording import EVAL_COLUMNS
+from drl_cli.run_folder.evaluations import EVAL_COLUMNS
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "surface.txt"

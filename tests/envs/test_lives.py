@@ -8,8 +8,8 @@ from policies import some_params
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
+from drl_cli.types import LoadParams
 
 
 class Lives(gymnasium.Env):

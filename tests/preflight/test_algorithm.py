@@ -7,13 +7,12 @@ from drl_cli.envs.make import read_spec
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.preflight.algorithm import misfit
 from drl_cli.preflight.preflight import preflight
-from drl_cli.runs.weights import find_weights, with_weights
+from drl_cli.run_folder.checkpoint import load_model, read_weights, save_model
+from drl_cli.run_folder.load_weights import find_weights, with_weights
 from drl_cli.runtime.factories import make_trainer
-from drl_cli.runtime.files.checkpoint import load_model, save_model
-from drl_cli.runtime.messages import LoadParams
-from drl_cli.runtime.weights import load_weights
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
+from drl_cli.types import LoadParams
 
 FITS = "network.hidden=[16,16]"
 
@@ -115,7 +114,7 @@ def test_weights_bring_the_widths_of_their_layers(copied, composed):
 
 def test_networks_that_do_not_fit_give_a_warning(copied, composed):
     config = fill(build(composed("env=Pendulum-v1", "tuned=none", FITS)))
-    networks = load_weights(copied / "checkpoints/last").networks
+    networks = read_weights(copied / "checkpoints/last").networks
     spec = read_spec(config.env)
     assert misfit(config, spec, networks) is None
     assert "'params' has shape" in misfit(config, spec, networks | {"params": networks["params"][1:]})

@@ -14,8 +14,8 @@ from drl_cli.data.open import RecordedDataset, open_recording
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.recorded import SpacesOnly, StepMap
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.data_env import with_data_env
-from drl_cli.runs.run import Run
 from drl_cli.runs.start_text import data_advice, data_text, waiting_text
 from drl_cli.settings.command_line import read_command
 

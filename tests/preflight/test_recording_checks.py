@@ -7,8 +7,8 @@ from fake_services import install_wandb
 from drl_cli.errors import MISSING, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.environment import check_evaluation, environment_spec
 from drl_cli.preflight.preflight import check_recording
-from drl_cli.runs.changes import changed_code
-from drl_cli.runtime.files.checkpoint import write_json
+from drl_cli.run_folder.checkpoint import write_json
+from drl_cli.run_folder.resume import changed_code
 from drl_cli.settings.compose import compose
 
 MLFLOW = "logger.mlflow: must be none, offline or a tracking server's URI (http://...), got"

@@ -2,7 +2,7 @@ import pytest
 from advice import loops
 from key_search import SMALL, outcome, typed_without_effect
 
-from drl_cli.runs.changes import verdict
+from drl_cli.run_folder.resume import verdict
 from drl_cli.settings.conf import options
 
 ALLOWED = {

@@ -5,11 +5,12 @@ import pytest
 import yaml
 from run_folders import make_run
 
+from drl_cli.run_folder.resume import resume
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.comparison import compare, estimate, over_environments
 from drl_cli.runs.figure import make_figure
 from drl_cli.runs.groups import grouped
-from drl_cli.runs.resume import resume, with_config_of
-from drl_cli.runs.run import Run
+from drl_cli.runs.named import with_config_of
 from drl_cli.runs.statistics import RESAMPLES, interval, iqm
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose

@@ -3,10 +3,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from run_folders import make_run
 
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.comparison import compare
 from drl_cli.runs.figure import make_figure
 from drl_cli.runs.groups import grouped
-from drl_cli.runs.run import Run
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 import pytest
 from run_folders import make_run
 
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.groups import grouped, key_hint, pooled_keys, unshown_keys, without_repeats
 from drl_cli.runs.implied import differences, implied
-from drl_cli.runs.run import Run
 
 LANDER = {"env__name": "Lander"}
 

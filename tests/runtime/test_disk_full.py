@@ -11,7 +11,7 @@ import pytest
 from choices import some
 
 from drl_cli.errors import NotSaved
-from drl_cli.runtime.files.checkpoint import load_model, open_checkpoint
+from drl_cli.run_folder.checkpoint import load_model, open_checkpoint
 
 PLENTY, LITTLE, NOTHING = 2**40, 10 * 2**20, 0
 PHASES = {range(0, 300): PLENTY, range(300, 600): LITTLE, range(600, 900): NOTHING, range(900, 2000): PLENTY}

@@ -9,9 +9,9 @@ from graphs import COUNTER, TINY, make_config
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import CheckpointError, Diverged, EnvironmentFailed, RoleLost
 from drl_cli.metrics.console import Console
+from drl_cli.run_folder.checkpoint import open_checkpoint
+from drl_cli.run_folder.checkpoint_writer import CheckpointWriter
 from drl_cli.runtime import run as run_module
-from drl_cli.runtime.files.checkpoint import open_checkpoint
-from drl_cli.runtime.files.checkpoint_writer import CheckpointWriter
 from drl_cli.runtime.place.handles import ActorDied
 from drl_cli.runtime.place.signals import Signals
 from drl_cli.runtime.roles.evaluator import Evaluator

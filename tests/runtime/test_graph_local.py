@@ -13,9 +13,9 @@ from graphs import COUNTER, TINY, at, make_config, on_collected, weights, worker
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import RoleLost, UserCodeFailed
 from drl_cli.metrics.console import Console
+from drl_cli.run_folder.checkpoint import EVALUATION
 from drl_cli.runtime import program
 from drl_cli.runtime.edges import manage_link
-from drl_cli.runtime.files.checkpoint import EVALUATION
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import RayRuntime, get

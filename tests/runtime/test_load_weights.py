@@ -6,12 +6,11 @@ from graphs import COUNTER, RAW, make_config, workers
 
 from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.envs.make import read_spec
+from drl_cli.run_folder.checkpoint import save_model
 from drl_cli.runtime.factories import make_trainer
-from drl_cli.runtime.files.checkpoint import save_model
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles.trainer import Trainer
-from drl_cli.types import PreviousStep
+from drl_cli.types import LoadParams, PreviousStep
 
 MODES = ("single", "sync", "async")
 SAC = (COUNTER, "network.hidden=[16,16]")

@@ -6,7 +6,7 @@ import pytest
 from graphs import COUNTER, at
 
 from drl_cli.errors import RoleLost
-from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.run_folder.checkpoint import load_model
 from drl_cli.runtime.place.handles import RayRuntime, get
 
 OFTEN = ("orchestrator.sample_load_ratio=1", "checkpoint.period=100000")

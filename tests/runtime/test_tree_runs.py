@@ -14,9 +14,9 @@ import drl_cli.algos.value
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.frame_table import FrameTable
-from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
-from drl_cli.runtime.messages import LoadParams
+from drl_cli.run_folder.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.roles.worker import Worker
+from drl_cli.types import LoadParams
 
 TREE = "env=drl_cli.envs.probes:Tree-v0"
 SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=4", "replay.overlap=1")

@@ -11,7 +11,7 @@ from graphs import make_config
 from drl_cli.algos.lookup import algorithms, load_algorithm, module_path
 from drl_cli.cli import record
 from drl_cli.errors import MISSING, UsageError
-from drl_cli.runs.run import Run
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.conf import options

@@ -139,7 +139,7 @@ def test_a_new_key_appears_in_help_completion_explain_the_reference_page_and_its
     shutil.copytree(Path(drl_cli.__file__).parent, tmp_path / "drl_cli", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(conf_dir(), tmp_path / "conf")
     for file, before, line in (
-        ("drl_cli/runtime/sections.py", "    step_timeout_s: Positive\n", "    patience: Count | None\n"),
+        ("drl_cli/config/sections.py", "    step_timeout_s: Positive\n", "    patience: Count | None\n"),
         ("conf/worker/default.yaml", "step_timeout_s: ", "patience: 3  # how often a worker waits\n"),
     ):
         text = (tmp_path / file).read_text()

@@ -12,7 +12,7 @@ from confs import algo_node
 
 import drl_cli
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.runtime.config import Config
+from drl_cli.config.config import Config
 from drl_cli.settings.algorithm import algorithm_of, config_class
 from drl_cli.settings.build import build, keys_of
 from drl_cli.settings.check import check_command, check_file

@@ -16,14 +16,14 @@ from drl_cli.envs.make import read_spec
 from drl_cli.errors import MISSING, RESOURCES, USAGE, UsageError
 from drl_cli.metrics.console import Console
 from drl_cli.preflight.preflight import preflight
-from drl_cli.runtime.place import launch, nodes
-from drl_cli.runtime.place.cluster import Node
+from drl_cli.runtime.place import launch
 from drl_cli.settings.build import build
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.fill import check_gpus, gain, with_device
 from drl_cli.sweeps.launcher import takes_gpu
 from drl_cli.utils import gpu
 from drl_cli.utils.gpu import Gpu
+from drl_cli.utils.machine import Node
 
 GOOD, OTHER, OLD = Gpu("0", "H200"), Gpu("1", "H200"), Gpu("0", "K80", "no kernel image")
 WIDE, IMAGES = ("network.hidden=[512,512]",), ("env=drl_cli.envs.probes:Patch-v0", "algo=dqn")
@@ -173,16 +173,15 @@ def test_the_gpus_that_a_run_needs(device, trainers, gpus, code, line):
         (("mode=async", "debug.in_process=true", "device=cuda"), [GOOD], "CUDA device here; "),
     ],
 )
-def test_a_cluster_whose_head_has_no_gpu(found, monkeypatch, words, there, expected):
+def test_a_cluster_whose_head_has_no_gpu(found, words, there, expected):
     found(has_driver=False)
-    monkeypatch.setattr(nodes, "node_gpus", lambda given: there if given == [HEAD, GPU_NODE] else pytest.fail("other"))
     config = made("ray.address=a:1", *words)
     spec = read_spec(config.env)
     if expected == "cuda":
-        assert with_device(config, spec, [HEAD, GPU_NODE])[0].device == expected
+        assert with_device(config, spec, [HEAD, GPU_NODE], lambda: there)[0].device == expected
         return
     with pytest.raises(UsageError, match=expected) as refused:
-        with_device(config, spec, [HEAD, GPU_NODE])
+        with_device(config, spec, [HEAD, GPU_NODE], lambda: there)
     assert refused.value.exit_code == MISSING
 
 
@@ -236,9 +235,8 @@ def test_a_run_begins_with_the_chosen_device(found):
 
 def test_a_run_on_a_cluster_begins_with_the_gpus_of_its_nodes(found, monkeypatch):
     found(has_driver=False)
-    cluster = type("Cluster", (), {"nodes": [HEAD, GPU_NODE]})()
+    cluster = type("Cluster", (), {"nodes": [HEAD, GPU_NODE], "gpus": lambda self: [GOOD]})()
     monkeypatch.setattr(launch, "Cluster", lambda *args, only_here: cluster)
-    monkeypatch.setattr(nodes, "node_gpus", lambda nodes: [GOOD])
     config, *_ = prepared("ray.address=a:1", "mode=async", "device=cuda")
     assert config.device == "cuda"
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from graphs import make_config
 
+from drl_cli.config.exploration import exponents
 from drl_cli.data.open import time_limit
 from drl_cli.envs.trees import space_to_json
 from drl_cli.runs.implied import follows
-from drl_cli.runtime.roles.exploration import exponents
 from drl_cli.settings import first_try
 from drl_cli.settings.build import to_yaml_keys
 from drl_cli.settings.compose import mapping

@@ -5,9 +5,9 @@ import pytest
 import yaml
 
 from drl_cli.algos.off_policy.sac import Config as SacConfig
+from drl_cli.config.config import Config
 from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, UniformConfig
-from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed, build, is_within, keys_of, to_yaml_keys
 from drl_cli.settings.value_types import group_of, shown
 

@@ -14,13 +14,13 @@ from drl_cli.cli.eval import Options, evaluate
 from drl_cli.cli.train import help_text, overview, train
 from drl_cli.errors import CHECKPOINT, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.preflight import preflight
-from drl_cli.runs.changes import changed_code, verdict
-from drl_cli.runs.find import read_config
-from drl_cli.runs.resume import named_run, resume, with_config_of
-from drl_cli.runs.run import read_json
-from drl_cli.runs.weights import with_weights
-from drl_cli.runtime.files.checkpoint import write_json
-from drl_cli.runtime.run_folder import make_folder
+from drl_cli.run_folder.checkpoint import write_json
+from drl_cli.run_folder.find import read_config
+from drl_cli.run_folder.load_weights import with_weights
+from drl_cli.run_folder.resume import changed_code, resume, verdict
+from drl_cli.run_folder.run_json import make_folder
+from drl_cli.run_folder.saved_run import read_json
+from drl_cli.runs.named import named_run, with_config_of
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.build import build, default_values
 from drl_cli.settings.check import check_command

@@ -2,7 +2,7 @@
 
 import yaml
 
-from drl_cli.runtime.sections import HpoConfig
+from drl_cli.config.sections import HpoConfig
 from drl_cli.settings.conf import conf_dir
 
 

@@ -78,7 +78,7 @@ def outcome(words, typed=(), start=None, end=None):
     `start` is the folder of a checkpoint to resume from. The last checkpoint is copied to the folder `end`.
     """
     from drl_cli.metrics.console import Console
-    from drl_cli.runtime.files.checkpoint import open_checkpoint
+    from drl_cli.run_folder.checkpoint import open_checkpoint
     from drl_cli.runtime.orchestrator.progress import Progress
     from drl_cli.runtime.program import build
     from drl_cli.runtime.restore import first_incarnation, restore

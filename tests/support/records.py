@@ -4,7 +4,7 @@ import csv
 import json
 from collections import defaultdict
 
-from drl_cli.runtime.files.checkpoint import COUNTERS, open_checkpoint, read_manifest
+from drl_cli.run_folder.checkpoint import COUNTERS, open_checkpoint, read_manifest
 
 
 def eval_steps(folder):

@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from drl_cli.errors import UsageError
-from drl_cli.runs.resume import named_run, with_config_of
+from drl_cli.runs.named import named_run, with_config_of
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import mapping
 

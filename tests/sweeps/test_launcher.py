@@ -12,7 +12,6 @@ import pytest
 
 from drl_cli.errors import ClusterUnfit, UsageError
 from drl_cli.runtime.place import launch, nodes
-from drl_cli.runtime.place.cluster import Node
 from drl_cli.settings.build import build
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.fill import fill
@@ -29,6 +28,7 @@ from drl_cli.sweeps.launcher import (
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils import gpu
 from drl_cli.utils.gpu import Gpu
+from drl_cli.utils.machine import Node
 
 
 class Process:

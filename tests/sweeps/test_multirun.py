@@ -10,7 +10,8 @@ from processes import SMALL
 from sweep_files import ENV, rows, runs, weights
 
 from drl_cli.errors import UsageError
-from drl_cli.runs.run import RUN_LOCK, Run
+from drl_cli.run_folder import RUN_LOCK
+from drl_cli.run_folder.saved_run import Run
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.files import lock
 

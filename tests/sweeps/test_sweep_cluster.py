@@ -6,7 +6,7 @@ import pytest
 from processes import SMALL
 from sweep_files import ENV, rows, weights
 
-from drl_cli.runs.run import Run
+from drl_cli.run_folder.saved_run import Run
 
 SWEEP = (*SMALL, "mode=single", "debug.in_process=true")
 

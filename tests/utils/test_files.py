@@ -10,7 +10,7 @@ import pytest
 
 from drl_cli.metrics.recorders import Csv, JsonLines
 from drl_cli.metrics.status import Status
-from drl_cli.runs.run import Run, read_json
+from drl_cli.run_folder.saved_run import Run, read_json
 from drl_cli.utils import files, machine
 from drl_cli.utils.files import base_folder, open_private, remove_folder, replace_file, reserve, write_or_make_room
 

@@ -5,12 +5,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 
+from drl_cli.run_folder.checkpoint_writer import Draft
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.interfaces import ManageRole, ServerRole, WriterRole
-from drl_cli.runtime.messages import Draft, EvalReport, LoadParams, ProcessUse
+from drl_cli.runtime.messages import EvalReport, ProcessUse
 from drl_cli.runtime.place.ask import ask, ask_parts
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
-from drl_cli.types import Array, State
+from drl_cli.types import Array, LoadParams, State
 from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
+from drl_cli.config.sections import Fetch
 from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.edges.calls import LOOK_S, START_S
 from drl_cli.runtime.interfaces import CollectRole, ReanalyzerRole, WorkerRole
-from drl_cli.runtime.messages import InsertTransition, LoadParams, ReanalysisReport, Told
+from drl_cli.runtime.messages import InsertTransition, ReanalysisReport, Told
 from drl_cli.runtime.place.ask import ask_parts
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, Handle, Ref, get, wait
-from drl_cli.runtime.sections import Fetch
-from drl_cli.types import Array, Columns
+from drl_cli.types import Array, Columns, LoadParams
 from drl_cli.utils.clock import Waiting, now
 
 log = logging.getLogger(__name__)

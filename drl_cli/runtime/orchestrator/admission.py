@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from drl_cli.runtime.config import Config
+from drl_cli.config.config import Config
 from drl_cli.runtime.orchestrator.collector import Collector
 from drl_cli.runtime.orchestrator.learning import Learning
 from drl_cli.runtime.orchestrator.progress import Progress

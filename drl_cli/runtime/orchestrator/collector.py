@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from drl_cli.runtime.config import Config
+from drl_cli.config.config import Config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.pool import Collected, WorkerMember
 from drl_cli.runtime.messages import InsertTransition

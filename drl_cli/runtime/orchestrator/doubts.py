@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import fmean, stdev
 
-from drl_cli.runtime.config import Config
+from drl_cli.config.config import Config
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.utils.shown import score_text
 

@@ -4,18 +4,18 @@ import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from drl_cli.config.config import Config
 from drl_cli.errors import Diverged, RoleLost
 from drl_cli.optim.group import PeerLost
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import GRACE_S, Calls, blame
 from drl_cli.runtime.interfaces import ServerRole, TrainerRole
-from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport, UpdatePriority
+from drl_cli.runtime.messages import SampleBatch, TrainReport, UpdatePriority
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.place.ask import ask, ask_parts
 from drl_cli.runtime.place.handles import ActorDied, Ref, get, wait
-from drl_cli.types import Array
+from drl_cli.types import Array, LoadParams
 from drl_cli.utils.clock import now
 
 CALL_S = 0.2

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from drl_cli.config.config import Config
 from drl_cli.errors import NodeGone
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.pool import WorkerPool
-from drl_cli.runtime.place.cluster import Node
 from drl_cli.utils.clock import now
+from drl_cli.utils.machine import Node
 from drl_cli.utils.shown import tell
 
 log = logging.getLogger(__name__)

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from drl_cli.config.config import Config
 from drl_cli.errors import NotSaved, RoleLost, RunError
 from drl_cli.metrics.console import Console
 from drl_cli.optim.group import PeerLost
 from drl_cli.optim.schedules import multiple_after
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import LOOK_S, Calls
 from drl_cli.runtime.interfaces import CollectRole, TrainerRole
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.admission import Admission
 from drl_cli.runtime.orchestrator.collector import Collector
 from drl_cli.runtime.orchestrator.edges import Edges
@@ -26,7 +25,7 @@ from drl_cli.runtime.orchestrator.reports import Reports
 from drl_cli.runtime.orchestrator.saver import Saver
 from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import ObjectLost, Ref, get
-from drl_cli.types import Array
+from drl_cli.types import Array, LoadParams
 from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)

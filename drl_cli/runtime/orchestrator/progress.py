@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
+from drl_cli.config.config import Config
 from drl_cli.metrics.aggregation import Means, over_shards, spread
 from drl_cli.metrics.status import MAX_SCORES
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import EvalReport, InsertTransition, MessageCounts, ReanalysisReport, TrainReport
 from drl_cli.runtime.place.usage import Usage
 from drl_cli.utils.clock import Waiting, now

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
-from drl_cli.runtime.config import Config
+from drl_cli.config.config import Config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.pool import ReanalyzerMember
 from drl_cli.runtime.interfaces import ReanalyzerRole, ServerRole
-from drl_cli.runtime.messages import BatchTrainingData, LoadParams, SampleBatch, UpdatePriority
+from drl_cli.runtime.messages import BatchTrainingData, SampleBatch, UpdatePriority
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import ROUNDING, Limiter, RateLimiter, required_band
 from drl_cli.runtime.place.ask import ask_parts
 from drl_cli.runtime.place.handles import Ref, get
-from drl_cli.types import Array, Columns
+from drl_cli.types import Array, Columns, LoadParams
 
 
 class Reanalysis:

@@ -4,19 +4,18 @@ import dataclasses
 import time
 from typing import Any
 
+from drl_cli.config.config import Config
+from drl_cli.config.exploration import average
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.status import WARM_UP
 from drl_cli.optim.schedules import multiple_after
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.pool import WorkerPool
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
 from drl_cli.runtime.orchestrator.status_fields import RecentRates, awaited, constant_fields, status_fields, totals
 from drl_cli.runtime.place.handles import Ref
-from drl_cli.runtime.roles.exploration import average
-from drl_cli.types import Array
+from drl_cli.types import Array, LoadParams
 from drl_cli.utils.clock import now
 
 DECISION = 4

@@ -8,18 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from drl_cli.config.config import Config
 from drl_cli.errors import RoleLost
 from drl_cli.optim.schedules import multiple_after
-from drl_cli.runtime.config import Config
+from drl_cli.run_folder.checkpoint import free_folder, make_draft
+from drl_cli.run_folder.checkpoint_writer import Draft
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.pool import worker_of
-from drl_cli.runtime.files.checkpoint import free_folder, make_draft
 from drl_cli.runtime.interfaces import ReplayRole, TrainerRole, WorkerRole
-from drl_cli.runtime.messages import Draft, LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import ActorDied, Handle, LocalRef, Ref, get
-from drl_cli.types import Array, State
+from drl_cli.types import Array, LoadParams, State
 from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)

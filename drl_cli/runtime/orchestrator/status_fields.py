@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.config.config import Config
 from drl_cli.metrics.status import WARM_UP
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.utils.clock import now
 from drl_cli.utils.machine import num_cores

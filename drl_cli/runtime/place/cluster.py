@@ -10,34 +10,13 @@ from pathlib import Path
 
 from drl_cli.errors import ClusterUnfit
 from drl_cli.runtime.place.session_folder import token_path
+from drl_cli.utils.machine import Node
 
 MAX_SHIPPED_MB = 50
 VARIABLES = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-
-
-@dataclass(frozen=True)
-class Node:
-    """A live node of the cluster. `memory` [bytes] is available to Ray's actors. `is_here`: this process runs there.
-
-    `gpus` is the number of GPUs that Ray has found on the node.
-    """
-
-    id: str
-    address: str
-    cpus: float
-    memory: int = 0
-    is_here: bool = False
-    gpus: int = 0
-
-    def num_workers(self, trainers: int) -> int:
-        """Return the number of workers that the node offers: one per CPU that no trainer uses, at least one."""
-        return max(1, int(self.cpus) - (trainers if self.is_here else 0))
-
-    def __str__(self) -> str:
-        return f"node {self.address} ({self.id[:6]})"
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,17 @@ from typing import NoReturn
 
 import psutil
 
+from drl_cli.config.config import Config
 from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import ClusterUnfit, RoleLost, UsageError
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.place import cluster
-from drl_cli.runtime.place.cluster import Answer, Node
+from drl_cli.runtime.place.cluster import Answer
 from drl_cli.runtime.place.handles import ray
-from drl_cli.runtime.place.nodes import ask, live_nodes
+from drl_cli.runtime.place.nodes import ask, live_nodes, node_gpus
 from drl_cli.runtime.place.session_folder import SessionFolder, protect_token
+from drl_cli.utils.gpu import Gpu
 from drl_cli.utils.lazy import LazyModule
+from drl_cli.utils.machine import Node
 from drl_cli.version import __version__
 
 log = logging.getLogger(__name__)
@@ -188,6 +190,10 @@ class Cluster:
             raise ClusterUnfit(problems or [f"ray.address: the cluster at {address} has no node with a CPU"])
         self.nodes: Sequence[Node] = list(answers)
         self.lacking = lacking
+
+    def gpus(self) -> list[Gpu]:
+        """Return the GPUs of the nodes. Each node tries its own."""
+        return node_gpus(self.nodes)
 
     def offers(self) -> Sequence[Node]:
         """Return the live nodes that can run roles, as of the last look. The first call starts a thread that looks.

@@ -10,10 +10,10 @@ from pathlib import Path
 from signal import SIG_SETMASK, SIG_UNBLOCK, SIGKILL, Signals, pthread_sigmask
 from typing import Any
 
-from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, get, on_node, ray
 from drl_cli.runtime.place.signals import SIGNAL_CODES
 from drl_cli.utils.gpu import Gpu
+from drl_cli.utils.machine import Node
 
 ASK_S = 60.0  # maximum time [s] for the answer of a node
 NOT_INHERITED = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # variables of Ray's process that a new process must not have

@@ -9,12 +9,12 @@ from typing import Protocol
 
 import numpy as np
 
+from drl_cli.config.config import Config
 from drl_cli.convert.program import Program
 from drl_cli.envs.faults import frames_per_second
 from drl_cli.envs.make import Env
 from drl_cli.envs.stepping.episode_info import numbers
 from drl_cli.metrics.tensorboard import Film
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import Array, EnvSpec, PreviousStep, leaves
 from drl_cli.utils.machine import headless

@@ -6,23 +6,21 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from drl_cli.config.config import Config
 from drl_cli.convert.program import Program
 from drl_cli.data.dataset import SCORE, normalised
 from drl_cli.metrics.recorders import one_line
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint_writer import CheckpointWriter
-from drl_cli.runtime.messages import Draft, EvalReport, LoadParams, ProcessUse
+from drl_cli.run_folder import MANAGE_LOCK
+from drl_cli.run_folder.checkpoint_writer import CheckpointWriter, Draft
+from drl_cli.runtime.messages import EvalReport, ProcessUse
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.evaluator import Camera, Score, Scorer, make_evaluator
 from drl_cli.runtime.roles.recording import Recording
-from drl_cli.types import Array, EnvSpec, State
+from drl_cli.types import Array, EnvSpec, LoadParams, State
 from drl_cli.utils.files import lock
 from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
-
-MANAGE_LOCK = ".manage.lock"
-"""A lock file in the run's folder. A running manage process holds this lock."""
 
 
 class Manage:

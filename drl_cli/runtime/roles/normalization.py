@@ -19,9 +19,9 @@ from drl_cli.algos.function_policy import FunctionPolicy, acting_parts
 from drl_cli.algos.function_policy import in_torch as torch_form
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.algos.torch_policy import TorchPolicy
+from drl_cli.config.config import Config
 from drl_cli.convert.program import Program, numpy_policy
 from drl_cli.replay.builders import RETURN
-from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.types import (
     Array,

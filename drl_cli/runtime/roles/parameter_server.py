@@ -1,8 +1,8 @@
 """ParameterServer: keeps the newest parameter version for roles that start later or are restarted."""
 
-from drl_cli.runtime.messages import LoadParams, ProcessUse
+from drl_cli.runtime.messages import ProcessUse
 from drl_cli.runtime.place.usage import OwnUse
-from drl_cli.types import Array
+from drl_cli.types import Array, LoadParams
 
 
 class ParameterServer:

@@ -5,14 +5,15 @@ import time
 import numpy as np
 
 from drl_cli import types
+from drl_cli.config.config import Config
+from drl_cli.config.rows import fits, row_schema
 from drl_cli.data.columns import DataColumns
 from drl_cli.data.dataset import Dataset, ReadAhead
 from drl_cli.replay.store import row_bytes
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.messages import Block, InsertTransition
 from drl_cli.runtime.roles.normalization import make_policy
-from drl_cli.runtime.roles.worker import make_builder, row_schema
-from drl_cli.types import Array, Column, Columns, EnvSpec, State
+from drl_cli.runtime.roles.worker import make_builder
+from drl_cli.types import Array, Column, Columns, EnvSpec, LoadParams, State
 from drl_cli.utils.seeding import integers
 
 LANES = 32
@@ -139,13 +140,3 @@ def steps_per_block(config: Config, spec: EnvSpec, dataset: Dataset) -> int:
     if not fits(config, dataset):
         fitting = min(fitting, config.replay.num_transitions // SHARE)
     return int(max(1, min(MOST_STEPS, fitting // lanes)))
-
-
-def fits(config: Config, dataset: Dataset) -> bool:
-    """Return whether the replay table can hold all rows of the dataset."""
-    return rows_of(config, dataset) <= config.replay.num_rows
-
-
-def rows_of(config: Config, dataset: Dataset) -> int:
-    """Return the number of rows that the builder makes of the dataset."""
-    return config.replay.num_rows_of(np.diff(dataset.ends, prepend=0))

@@ -5,13 +5,13 @@ import time
 import numpy as np
 
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.config.config import Config
 from drl_cli.errors import AlgorithmRefused
 from drl_cli.replay.windows import TARGET_VERSION
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.messages import BatchTrainingData, LoadParams, ReanalysisReport, UpdatePriority
+from drl_cli.runtime.messages import BatchTrainingData, ReanalysisReport, UpdatePriority
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.normalization import make_policy
-from drl_cli.types import Array, Columns, EnvSpec, gathered, map_parts
+from drl_cli.types import Array, Columns, EnvSpec, LoadParams, gathered, map_parts
 from drl_cli.utils.seeding import integers
 
 

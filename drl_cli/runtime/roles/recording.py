@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from drl_cli.config.config import Config
 from drl_cli.metrics.recorders import (
     BackgroundRecorder,
     Csv,
@@ -18,7 +19,7 @@ from drl_cli.metrics.recorders import (
     Wandb,
 )
 from drl_cli.metrics.tensorboard import TensorBoard
-from drl_cli.runtime.config import Config
+from drl_cli.run_folder.evaluations import EVAL_COLUMNS
 from drl_cli.types import flatten
 from drl_cli.utils.clock import now
 from drl_cli.utils.hydra_grammar import typed_keys
@@ -28,12 +29,6 @@ log = logging.getLogger(__name__)
 
 CLOSE_S = 8.0
 """Maximum time [s] to close background recorders. The orchestrator waits slightly longer for manage."""
-EVAL_COLUMNS = (
-    *("env_steps", "opt_steps", "version", "wall_s"),
-    *("mean", "std", "min", "max", "median", "episodes", "length_mean"),
-)
-
-
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "none": {},
     "sb3": {

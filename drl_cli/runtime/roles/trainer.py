@@ -14,12 +14,12 @@ from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused, memory_pr
 from drl_cli.optim.group import PeerLost
 from drl_cli.optim.modules import load_tensors, misfit
 from drl_cli.replay.frames import UNIQUE, FrameBatch, Stacking, Stacks
-from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
+from drl_cli.runtime.messages import BatchTrainingData, TrainReport, UpdatePriority
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.divergence import check_drift, check_metrics, check_state
 from drl_cli.runtime.roles.normalization import BatchNormalizer
-from drl_cli.types import Array, Columns, State, column_name, gathered, nested, within
+from drl_cli.types import Array, Columns, LoadParams, State, column_name, gathered, nested, within
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import raised
 from drl_cli.utils.torch_ops import keep_freed_memory, no_subnormals

@@ -10,7 +10,7 @@ import numpy as np
 
 from drl_cli.replay.base import Table
 from drl_cli.replay.frames import batch_part
-from drl_cli.runtime.files.saved_replay import CHUNK_BYTES, ReplaySaver, read_states, refill
+from drl_cli.run_folder.replay_files import CHUNK_BYTES, ReplaySaver, read_states, refill
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.normalization import Layout

@@ -8,9 +8,9 @@ import numpy as np
 
 from drl_cli import types
 from drl_cli.algos.base import Policy
-from drl_cli.algos.lookup import load_algorithm
+from drl_cli.config.config import Config
+from drl_cli.config.exploration import describe, worker_values
 from drl_cli.convert.program import Program
-from drl_cli.data.columns import data_schema
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.faults import endless, hang_limit
 from drl_cli.envs.stepping.ale_batch import AleBatch
@@ -19,12 +19,10 @@ from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
 from drl_cli.errors import EnvironmentFailed
 from drl_cli.replay.builders import Builder, EpisodeBuilder
 from drl_cli.replay.frames import FrameBuilder, make_codec
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.messages import Block, InsertTransition, LoadParams, Told
+from drl_cli.runtime.messages import Block, InsertTransition, Told
 from drl_cli.runtime.place.usage import OwnUse
-from drl_cli.runtime.roles.exploration import describe, worker_values
 from drl_cli.runtime.roles.normalization import make_policy
-from drl_cli.types import Array, Column, Columns, EnvSpec, PreviousStep, Schema, State
+from drl_cli.types import Array, Columns, EnvSpec, LoadParams, PreviousStep, State
 from drl_cli.utils.machine import num_cores
 from drl_cli.utils.outside import raised
 from drl_cli.utils.seeding import globals_state, integers, seed_globals, set_globals_state
@@ -221,11 +219,3 @@ def make_builder(
         codec = make_codec(replay.frame_codec)
         return FrameBuilder(builder, stackings, codec, index, incarnation, open_steps)
     return builder
-
-
-def row_schema(config: Config, spec: EnvSpec) -> Schema:
-    """Return the columns of a replay row: the algorithm's columns, and `source` (worker and environment)."""
-    module, built = load_algorithm(config.algo.name), config.replay.extra_columns()
-    extra = module.Policy.extra_columns(config.algo, config.network, spec)
-    extra = {**extra, **data_schema(config.data_columns, spec.action)}
-    return types.transition_schema(spec, {**extra, **built, "source": Column((), "int32")})

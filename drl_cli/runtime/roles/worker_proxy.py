@@ -6,11 +6,11 @@ import numpy as np
 
 from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.interfaces import CollectRole
-from drl_cli.runtime.messages import InsertTransition, LoadParams, MessageCounts, Told
+from drl_cli.runtime.messages import InsertTransition, MessageCounts, Told
 from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import Ref, Runtime, get
 from drl_cli.runtime.place.usage import OwnUse
-from drl_cli.types import Array, Columns
+from drl_cli.types import Array, Columns, LoadParams
 
 
 class WorkerProxy:

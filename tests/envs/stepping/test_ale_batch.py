@@ -11,8 +11,8 @@ from drl_cli.envs import atari
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, MissingExtra
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
+from drl_cli.types import LoadParams
 
 pytest.importorskip("ale_py", minversion="0.12.1", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
 

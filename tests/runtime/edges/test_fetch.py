@@ -6,9 +6,9 @@ from choices import some
 from graphs import COUNTER, workers
 
 from drl_cli.runtime.edges.pool import WorkerPool
-from drl_cli.runtime.messages import InsertTransition, LoadParams
+from drl_cli.runtime.messages import InsertTransition
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, get
-from drl_cli.types import Episode
+from drl_cli.types import Episode, LoadParams
 
 
 class FakeWorker:

@@ -7,9 +7,10 @@ import pytest
 from drl_cli.runtime.edges import manage_link
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.manage_link import ManageLink
-from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.place.handles import ActorDied, LocalHandle, LocalRef, ObjectLost, get
 from drl_cli.runtime.roles.parameter_server import ParameterServer
+from drl_cli.types import LoadParams
 
 GONE = LocalRef(error=ObjectLost("node 10.0.0.7 is gone"))
 DIED = ActorDied("signal 9")

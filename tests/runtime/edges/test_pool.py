@@ -6,10 +6,11 @@ from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.edges import pool as module
 from drl_cli.runtime.edges.calls import LOOK_S, START_S
 from drl_cli.runtime.edges.pool import WorkerPool
-from drl_cli.runtime.messages import InsertTransition, LoadParams, Told
+from drl_cli.runtime.messages import InsertTransition, Told
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, LocalRef, LocalRuntime
 from drl_cli.runtime.place.told import News
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
+from drl_cli.types import LoadParams
 
 COLUMNS = {"reward": np.ones(2)}
 DIED = ActorDied("signal 9")

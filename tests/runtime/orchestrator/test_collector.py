@@ -8,7 +8,7 @@ from headers import make_block
 
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.pool import ReanalyzerPool, WorkerPool
-from drl_cli.runtime.messages import InsertTransition, LoadParams, ReanalysisReport, UpdatePriority
+from drl_cli.runtime.messages import InsertTransition, ReanalysisReport, UpdatePriority
 from drl_cli.runtime.orchestrator import collector as collector_module
 from drl_cli.runtime.orchestrator.collector import Collector
 from drl_cli.runtime.orchestrator.edges import Edges
@@ -16,6 +16,7 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import RateLimiter
 from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
+from drl_cli.types import LoadParams
 
 ROWS = 8
 

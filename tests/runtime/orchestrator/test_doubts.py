@@ -4,10 +4,10 @@ import re
 import pytest
 from graphs import TINY, make_config
 
-from drl_cli.runtime.messages import EvalReport, InsertTransition, LoadParams
+from drl_cli.runtime.messages import EvalReport, InsertTransition
 from drl_cli.runtime.orchestrator.doubts import doubt
 from drl_cli.runtime.orchestrator.progress import FEWEST, FIRST, Progress
-from drl_cli.types import Episode
+from drl_cli.types import Episode, LoadParams
 
 FAIR = [-10.0, -12.0, -8.0, -11.0, -9.0]
 """Returns with the mean -10. With evaluations of 2 episodes, the noise is 2.6."""

@@ -8,12 +8,13 @@ from headers import make_train_report
 from drl_cli.errors import Diverged
 from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.edges.calls import GRACE_S, Calls
-from drl_cli.runtime.messages import LoadParams, SampleBatch
+from drl_cli.runtime.messages import SampleBatch
 from drl_cli.runtime.orchestrator import learning as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.learning import CALL_S, Learning
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import ActorDied, LocalRef
+from drl_cli.types import LoadParams
 
 LOSS, DATA, OTHER = Diverged("loss is NaN"), Diverged("reward of worker 2", {}, is_data=True), Diverged("loss too")
 

@@ -8,9 +8,9 @@ from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.factories import adapt, make_limiter
 from drl_cli.runtime.orchestrator import node_watch
 from drl_cli.runtime.orchestrator.node_watch import NodeWatch
-from drl_cli.runtime.place.cluster import Node
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
+from drl_cli.utils.machine import Node
 
 HERE, BIG = Node("here", "10.0.0.1", 3.0, is_here=True), Node("big", "10.0.0.2", 4.0)
 

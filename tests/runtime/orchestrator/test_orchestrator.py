@@ -7,12 +7,12 @@ from graphs import COUNTER, at
 
 from drl_cli.errors import RoleLost
 from drl_cli.optim.group import PeerLost
+from drl_cli.run_folder.checkpoint import load_model, open_checkpoint, read_manifest
 from drl_cli.runtime.edges.calls import LOOK_S
-from drl_cli.runtime.files.checkpoint import load_model, open_checkpoint, read_manifest
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator import orchestrator as module
 from drl_cli.runtime.orchestrator.orchestrator import CLOSE_S, RESCUE_S
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
+from drl_cli.types import LoadParams
 
 
 @pytest.fixture

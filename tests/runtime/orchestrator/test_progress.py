@@ -8,7 +8,7 @@ from graphs import TINY, make_config
 from headers import make_block, make_train_report
 
 from drl_cli.metrics.status import Status
-from drl_cli.runtime.messages import EvalReport, InsertTransition, LoadParams
+from drl_cli.runtime.messages import EvalReport, InsertTransition
 from drl_cli.runtime.orchestrator import progress as module
 from drl_cli.runtime.orchestrator import status_fields as fields_module
 from drl_cli.runtime.orchestrator.progress import LATEST, Progress
@@ -21,7 +21,7 @@ from drl_cli.runtime.orchestrator.status_fields import (
     status_fields,
     totals,
 )
-from drl_cli.types import Episode
+from drl_cli.types import Episode, LoadParams
 
 
 @pytest.fixture

@@ -7,13 +7,14 @@ from graphs import COUNTER, TINY, make_config
 from headers import make_insert
 
 from drl_cli.metrics.console import Console
-from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessKey, ProcessUse
+from drl_cli.runtime.messages import EvalReport, ProcessKey, ProcessUse
 from drl_cli.runtime.orchestrator import reports as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.reports import Reports
 from drl_cli.runtime.orchestrator.status_fields import RecentRates
 from drl_cli.runtime.place.told import News
+from drl_cli.types import LoadParams
 
 
 class Sink:

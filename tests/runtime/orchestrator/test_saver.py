@@ -6,11 +6,11 @@ from graphs import COUNTER, TINY, make_config
 
 from drl_cli.errors import RoleLost
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator import saver as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.saver import Saver
 from drl_cli.runtime.place.handles import ActorDied, LocalRef
+from drl_cli.types import LoadParams
 
 
 class Role:

@@ -15,10 +15,11 @@ from fake_ray import ObjectRef
 
 from drl_cli.errors import ClusterUnfit
 from drl_cli.runtime.place import cluster, nodes
-from drl_cli.runtime.place.cluster import Answer, Node
+from drl_cli.runtime.place.cluster import Answer
 from drl_cli.runtime.place.nodes import Keeper, NodeProcess, live_nodes, node_gpus, unshared
 from drl_cli.utils import gpu
 from drl_cli.utils.gpu import Gpu
+from drl_cli.utils.machine import Node
 
 OURS = Answer("3.11.7", "2.60.0", "0.1.0", None)
 NODES = [Node(f"{name}23456789", f"10.0.0.{i}", 4.0) for i, name in enumerate("abcdefg")]

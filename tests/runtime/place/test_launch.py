@@ -16,8 +16,9 @@ import drl_cli
 from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import ClusterUnfit, RoleLost
 from drl_cli.runtime.place import launch, session_folder
-from drl_cli.runtime.place.cluster import Answer, Node, process_variables
+from drl_cli.runtime.place.cluster import Answer, process_variables
 from drl_cli.runtime.place.launch import Cluster, RaySession, ray_internals
+from drl_cli.utils.machine import Node
 
 NO_FOLDERS = SimpleNamespace(_py_driver_sys_path=[])  # a job whose processes get no import path from this process
 ENV = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)

@@ -6,11 +6,11 @@ mypy must reject each line with an ignored error. If mypy accepts such a line, i
 from typing import cast
 
 from drl_cli.runtime.interfaces import CollectRole, ReplayRole, ServerRole, TrainerRole, WorkerRole
-from drl_cli.runtime.messages import LoadParams, SampleBatch
+from drl_cli.runtime.messages import SampleBatch
 from drl_cli.runtime.place.ask import ask, ask_many, ask_parts
 from drl_cli.runtime.place.handles import Handle, LocalRuntime, Ref, get
 from drl_cli.runtime.roles.parameter_server import ParameterServer
-from drl_cli.types import Array, State
+from drl_cli.types import Array, LoadParams, State
 
 
 def right(

@@ -13,13 +13,15 @@ from gymnasium.spaces import Box
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.api import Context
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.files.checkpoint import make_draft, read_arrays, read_manifest
-from drl_cli.runtime.messages import Draft, LoadParams
+from drl_cli.run_folder import MANAGE_LOCK
+from drl_cli.run_folder.checkpoint import make_draft, read_arrays, read_manifest
+from drl_cli.run_folder.checkpoint_writer import Draft
 from drl_cli.runtime.orchestrator import orchestrator
 from drl_cli.runtime.roles import recording
 from drl_cli.runtime.roles.evaluator import Evaluator, Score
-from drl_cli.runtime.roles.manage import MANAGE_LOCK, Manage
+from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.recording import hyperparameters
+from drl_cli.types import LoadParams
 from drl_cli.utils.files import lock
 from drl_cli.utils.lazy import torch
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.parameter_server import ParameterServer
+from drl_cli.types import LoadParams
 
 
 def test_pull_fails_before_the_first_push():

@@ -8,8 +8,8 @@ from graphs import COUNTER, make_config
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.probes import Counter
 from drl_cli.runtime.factories import opened
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.reader import LANES, Reader, cut
+from drl_cli.types import LoadParams
 
 HEADER = LoadParams(0, 0, 0)
 

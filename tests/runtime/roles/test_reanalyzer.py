@@ -9,11 +9,11 @@ from test_worker_processes import process
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import AlgorithmRefused, RoleLost
 from drl_cli.runtime.factories import make_replay, make_trainer
-from drl_cli.runtime.messages import LoadParams, SampleBatch
+from drl_cli.runtime.messages import SampleBatch
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.reanalyzer import Reanalyzer
 from drl_cli.runtime.roles.worker import Worker
-from drl_cli.types import gathered
+from drl_cli.types import LoadParams, gathered
 
 SEARCHES = ("algo=gumbel_muzero", "mode=async", "reanalyzer.num=1", "algo.simulations=4", "reanalyzer.windows=4")
 SMALL = (*TINY, "env=CartPole-v1", *SEARCHES, "replay.capacity=64")

@@ -9,11 +9,11 @@ from graphs import TINY, make_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.messages import LoadParams
+from drl_cli.run_folder.evaluations import EVAL_COLUMNS
 from drl_cli.runtime.roles import recording
 from drl_cli.runtime.roles.evaluator import Evaluator, make_evaluator
 from drl_cli.runtime.roles.manage import Manage
-from drl_cli.runtime.roles.recording import EVAL_COLUMNS
+from drl_cli.types import LoadParams
 from drl_cli.utils import machine
 from drl_cli.utils.seeding import integers
 

@@ -16,11 +16,12 @@ from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.runtime import factories
 from drl_cli.runtime.factories import make_trainer
-from drl_cli.runtime.messages import BatchTrainingData, LoadParams
+from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.trial import random_batch
+from drl_cli.types import LoadParams
 from drl_cli.utils import lazy, machine
 from drl_cli.utils.outside import raised
 

@@ -8,10 +8,10 @@ from graphs import COUNTER, TINY, inserted, make_config, workers
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder, SequenceBuilder
 from drl_cli.replay.frames import FrameBuilder
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles import worker as worker_module
 from drl_cli.runtime.roles.worker import Worker, make_builder
+from drl_cli.types import LoadParams
 
 FRAMES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")
 SEQUENCES = ("replay=sequences", "replay.seq_len=5", "replay.burn_in=3", "replay.overlap=1")

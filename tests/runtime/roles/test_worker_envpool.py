@@ -8,8 +8,8 @@ from graphs import TINY, make_config
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.errors import EnvironmentFailed
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
+from drl_cli.types import LoadParams
 
 TABLES = {
     "n_step": ("algo.n_step=5",),

@@ -10,11 +10,10 @@ from graphs import COUNTER, TINY, make_config, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import EnvironmentFailed
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.settings import first_try
-from drl_cli.types import num_rows
+from drl_cli.types import LoadParams, num_rows
 
 FAULTY = "env=drl_cli.envs.probes:Faulty-v0"
 FAULTS = ("raise", "nan_obs", "inf_reward", "shape", "hang", "reset")

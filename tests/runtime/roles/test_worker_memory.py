@@ -9,9 +9,9 @@ from walks import Walk, check_states, unrolled
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.api import Context
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.runtime.roles.worker import Worker
+from drl_cli.types import LoadParams
 
 SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=1", "replay.overlap=1")
 ROLLOUTS = ("trainer.batch_size=64", "algo.minibatch_size=32")

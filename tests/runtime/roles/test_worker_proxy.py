@@ -4,11 +4,11 @@ import numpy as np
 from headers import make_block
 
 from drl_cli.runtime.edges.pool import WorkerPool
-from drl_cli.runtime.messages import InsertTransition, LoadParams
+from drl_cli.runtime.messages import InsertTransition
 from drl_cli.runtime.place.handles import LocalRef, LocalRuntime, get
 from drl_cli.runtime.roles import worker_proxy as module
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
-from drl_cli.types import Episode
+from drl_cli.types import Episode, LoadParams
 
 
 class Worker:

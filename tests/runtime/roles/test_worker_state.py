@@ -9,10 +9,10 @@ from gymnasium.spaces import Box
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import EnvironmentFailed
+from drl_cli.run_folder.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.factories import make_trainer
-from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
-from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
+from drl_cli.types import LoadParams
 
 FAULTY = "env=drl_cli.envs.probes:Faulty-v0"
 FRAMES = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=12", "replay.compress=lz4")

@@ -1,1 +1,0 @@
-"""Write and read checkpoints, including the files of the replay."""

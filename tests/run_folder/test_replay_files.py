@@ -1,0 +1,153 @@
+import errno
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from replays import CONFIGS, Source, make
+
+from drl_cli.errors import CheckpointError
+from drl_cli.run_folder import replay_files
+from drl_cli.run_folder.replay_files import MARGIN_BYTES, ReplaySaver, file_name, read_states, refill
+
+
+@pytest.fixture
+def save(tmp_path, monkeypatch):
+    """Save shards, each given by the rows of its blocks; return their states and the manifest."""
+    monkeypatch.setattr(replay_files, "now", lambda: 0.0)
+
+    def save_it(kind, *shards):
+        manifest, source = {"sha256": {}}, Source(kind)
+        for shard, counts in enumerate(shards):
+            saver = ReplaySaver(make(kind, shard), shard, 128)
+            for rows in counts:
+                saver.table.insert(*source.block(rows))
+            saver.begin(tmp_path, None, {})
+            manifest["sha256"] |= saver.part()
+        return read_states(tmp_path, manifest), manifest
+
+    return save_it
+
+
+def refilled(kind, num_shards, folder, states, manifest):
+    tables = [make(kind) for _ in range(num_shards)]
+    for shard, table in enumerate(tables):
+        refill(table, shard, num_shards, folder, manifest, states)
+    return [table.contents()["id"].tolist() for table in tables]
+
+
+def test_the_states_of_all_shards_are_read(save, tmp_path):
+    states, manifest = save("uniform", (20,), (5, 3), (9,))
+    assert [state["size"].item() for state in states] == [20, 8, 9]
+    del manifest["sha256"][file_name(1)]
+    assert len(read_states(tmp_path, manifest)) == 1
+    for name in [name for name in manifest["sha256"] if name.startswith("state.replay")]:
+        del manifest["sha256"][name]
+    with pytest.raises(CheckpointError, match="was saved without the replay"):
+        read_states(tmp_path, manifest | {"sha256": {"state.trainer.safetensors": ""}})
+    with pytest.raises(CheckpointError, match="missing or damaged"):
+        read_states(tmp_path, {"sha256": {file_name(0): "another"}})
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 3, 7])
+@pytest.mark.parametrize("counts", [(30,), (40,), (20, 20, 13), (20, 20, 40), (20, 20, 39, 3)])
+def test_shards_share_the_saved_rows_without_doubles(save, tmp_path, num_shards, counts):
+    states, manifest = save("uniform", counts)
+    parts = refilled("uniform", num_shards, tmp_path, states, manifest)
+    total = sum(counts)
+    for rows in parts:
+        assert rows == sorted(rows)  # oldest first
+        assert abs(len(rows) - min(40, total) / num_shards) <= 12  # each chunk is split between the shards
+    assert sorted(row for rows in parts for row in rows) == list(range(max(0, total - 40), total))
+
+
+def test_the_oldest_rows_of_several_shards_come_first(save, tmp_path):
+    """Ages follow from the row numbers in each shard; shards that were filled evenly have the same ages."""
+    states, manifest = save("uniform", (12,), (12,))
+    (rows,) = refilled("uniform", 1, tmp_path, states, manifest)
+    assert [*range(4), *range(12, 16), *range(4, 8), *range(16, 20), *range(8, 12), *range(20, 24)] == rows
+
+
+def test_an_empty_share_has_no_rows(save, tmp_path):
+    states, manifest = save("uniform", (1,))
+    assert refilled("uniform", 3, tmp_path, states, manifest) == [[], [], [0]]
+
+
+EXTRA = {}
+
+
+def filled(kind="uniform", *counts):
+    table, source = make(kind), Source(kind)
+    for rows in counts:
+        table.insert(*source.block(rows))
+    return table
+
+
+def saver(*counts, kind="uniform", chunk_bytes=128):
+    return ReplaySaver(filled(kind, *counts), 2, chunk_bytes)
+
+
+def test_the_last_part_returns_all_files_and_ends_the_save(tmp_path, monkeypatch):
+    made = saver(30)
+    monkeypatch.setattr(replay_files, "now", lambda: 0.0)
+    made.begin(tmp_path, None, EXTRA)
+    assert made.table.store.on_write is not None
+    sums = made.part()
+    assert sorted(sums) == sorted(path.name for path in tmp_path.iterdir())
+    assert file_name(2) in sums
+    assert all(name.startswith("state.replay-2") for name in sums)
+    assert made.table.store.on_write is None  # the snapshot is closed
+    with pytest.raises(ValueError, match="no save of the replay is running"):
+        made.part()
+    made.abort()
+    assert sorted(sums) == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_an_abort_removes_the_files_and_ends_the_save(tmp_path, monkeypatch):
+    made = saver(40)
+    monkeypatch.setattr(replay_files, "PART_BYTES", 1)
+    made.begin(tmp_path, None, EXTRA)
+    made.part()
+    assert list(tmp_path.iterdir())
+    (tmp_path / "state.replay-0.safetensors").touch()  # another shard's
+    made.abort()
+    assert [path.name for path in tmp_path.iterdir()] == ["state.replay-0.safetensors"]
+    assert made.table.store.on_write is None
+    made.begin(tmp_path, None, EXTRA)
+    made.part()
+    made.begin(tmp_path, None, EXTRA)  # aborts the running save
+    assert [path.name for path in tmp_path.iterdir()] == ["state.replay-0.safetensors"]
+
+
+@pytest.mark.parametrize("rows", [40, 62])
+def test_chunks_that_are_overwritten_soonest_are_written_first(tmp_path, rows):
+    made = saver(*[20] * (rows // 20), rows % 20)
+    made.begin(tmp_path, None, EXTRA)
+    chunks, step = made._save.chunks, made.chunk_rows
+    first = rows % 40 // step
+    assert step == 4
+    assert chunks == [*range(first, 10), *range(first)]
+
+
+def test_room_is_counted_for_rows_state_and_a_margin(tmp_path, monkeypatch):
+    made, free = saver(30), SimpleNamespace(bytes=10**12)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free.bytes))
+    needed = made.begin(tmp_path, None, EXTRA)
+    state = sum(array.nbytes for array in made._save.state.values())
+    assert (needed, MARGIN_BYTES) == (30 * made.table.row_nbytes + state, 64 * 2**20)
+    free.bytes = needed + MARGIN_BYTES
+    assert made.begin(tmp_path, None, EXTRA) == needed
+    free.bytes -= 1
+    with pytest.raises(OSError, match=r"the replay needs .* MiB and 64\.0 MiB to spare, 64\.0 MiB are free") as caught:
+        made.begin(tmp_path, None, EXTRA)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_state_fits_a_table_of_the_same_kind_and_capacity(kind):
+    state = ReplaySaver(filled(kind, 9))._header()
+    state |= {f"table.{name}": array for name, array in filled(kind, 9).state().items()}
+    assert ReplaySaver(make(kind)).fits(state)
+    assert not ReplaySaver(make(kind, capacity=41)).fits(state)
+    other = "uniform" if kind.startswith("fifo") else "fifo-once"
+    assert not ReplaySaver(make(other)).fits(state)
