@@ -51,7 +51,6 @@ from drl_cli.optim.gradients import Nets as Nets
 from drl_cli.optim.optimizer import Optimizer as Optimizer
 from drl_cli.optim.optimizer_config import Part as Part
 from drl_cli.optim.params import Params as Params
-from drl_cli.optim.schedules import linear as linear
 from drl_cli.types import Array as Array
 from drl_cli.types import Column as Column
 from drl_cli.types import Columns as Columns
@@ -67,6 +66,7 @@ from drl_cli.utils.ranges import Natural as Natural
 from drl_cli.utils.ranges import NonNegative as NonNegative
 from drl_cli.utils.ranges import Positive as Positive
 from drl_cli.utils.ranges import Range as Range
+from drl_cli.utils.run_clock import linear as linear
 
 Context = _context.AlgoContext
 losses = public

@@ -84,7 +84,7 @@ def pace(lines: Sequence[Line], config: Config, start_up_s: float) -> Pace:
         return last[name] - first[name]
 
     wall = increase("perf/wall_s")
-    members = config.num_proxies or config.num_workers
+    members = config.worker.num_proxies or config.num_workers
     return Pace(
         increase("env_steps") / wall,
         increase("perf/opt_steps") / wall,

@@ -99,13 +99,13 @@ def rates(config: Config, spec: EnvSpec) -> tuple[float, float]:
     config, _ = with_device(config, spec)
     if config.trainer.compile:  # compilation takes longer than this measurement
         config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, compile="replay"))
-    trainer = lone_trainer(config, spec, config.num_threads)
+    trainer = lone_trainer(config, spec, config.trainer.num_threads)
     params_header, params = trainer.publish(0, 0)
     with closing(Worker(config, spec, 0, 0, numpy_program(config, spec)[0])) as worker:
         worker.collect(params_header, params)
         calls = per_s(lambda: worker.collect(params_header))
     batch = random_batch(single_trainer(config, 1), spec, params)
-    torch.set_num_threads(config.num_threads)
+    torch.set_num_threads(config.trainer.num_threads)
     trainer.train(*batch)  # the first call is slower
     num_updates = trainer.train(*batch)[0].num_updates
     steps = calls * config.rows_per_collect * min(config.num_workers, num_cores())

@@ -109,7 +109,7 @@ def measure(config: Config, options: Options, command: CommandLine, typed: Comma
     print("\n".join(advice(own, None if config.is_on_policy else config.orchestrator.sample_insert_ratio)))
     tuned = None
     if options.tune:
-        setting = Setting(config.num_workers, config.num_threads, config.worker.envs)
+        setting = Setting(config.num_workers, config.trainer.num_threads, config.worker.envs)
         tuned = tune(
             setting,
             cores,

@@ -13,7 +13,6 @@ from typing import ClassVar
 from drl_cli.cli.command import OUTPUT_DIR_HELP, TRUST_HELP, option, run_words
 from drl_cli.cli.eval import play
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
-from drl_cli.optim.schedules import UNIT_TEXTS
 from drl_cli.run_folder.find import find_runs, find_saved_step, read_config
 from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.comparison import Comparison, compare, over_environments, units_of
@@ -22,6 +21,7 @@ from drl_cli.runs.statistics import paired
 from drl_cli.runs.table import NONE, between, number, steps, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count
+from drl_cli.utils.run_clock import UNIT_TEXTS
 from drl_cli.utils.seeding import integers
 from drl_cli.utils.shown import print, score_text
 

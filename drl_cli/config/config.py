@@ -14,11 +14,9 @@ from drl_cli.envs.config import NO_ENV, EnvConfig, wrapper_path
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
-from drl_cli.optim.schedules import RunClock
 from drl_cli.replay.base import Load, ReplayConfig
-from drl_cli.replay.frames import Stacking, make_stackings
-from drl_cli.types import EnvSpec
 from drl_cli.utils.ranges import Count, FolderPath, Label, Natural, Texts
+from drl_cli.utils.run_clock import RunClock
 
 Mode = Literal["single", "sync", "async", "offline"]
 
@@ -28,8 +26,6 @@ MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024, "off
 DESCRIBING = ("name", "tags", "notes")
 """Keys with which users describe a run. They change nothing in the run."""
 
-MOST_OPEN_STEPS = 10_000
-"""Upper limit on the steps of an episode that a worker keeps until its return is known."""
 MIN_INSERTS = 1000
 SAMPLE_LOAD_RATIO = 16.0
 """The values of these keys if they are null and the algorithm is off-policy."""
@@ -121,40 +117,9 @@ class Config:
         return self.worker.num
 
     @cached_property
-    def is_elastic(self) -> bool:
-        """Whether workers come and go with the nodes of a cluster. `settings/fill.py` sets `max_num` only then."""
-        return self.worker.max_num is not None
-
-    @cached_property
     def most_workers(self) -> int:
         """The maximum number of workers at one time."""
         return self.worker.max_num or self.num_workers
-
-    @cached_property
-    def most_per_node(self) -> int:
-        """The maximum number of workers of one node, whose merged block has to fit into a shard or into the queue."""
-        rows, steps = self.rows_per_collect, self.algo.n_step * self.worker.envs
-        if self.is_on_policy:
-            room = self.replay.batches_ahead(self.versions_per_batch) * self.trainer.batch_size
-        else:
-            room = self.replay.num_rows // self.num_shards - steps
-        return max(1, room // rows)
-
-    @cached_property
-    def num_threads(self) -> int:
-        """The number of threads of each trainer. `settings/fill.py` has already replaced `trainer.threads=auto`."""
-        assert self.trainer.threads != "auto"
-        return self.trainer.threads
-
-    @cached_property
-    def num_proxies(self) -> int:
-        """The number of worker proxies, or 0 without proxies. On a cluster, `settings/fill.py` has replaced `auto`."""
-        return 0 if self.worker.proxies == "auto" else self.worker.proxies
-
-    @cached_property
-    def incarnations_per_proxy(self) -> int:
-        """The number of incarnations that a worker can have during one incarnation of its proxy."""
-        return self.worker.max_restarts + 1
 
     @cached_property
     def block_rows(self) -> int:
@@ -219,32 +184,10 @@ class Config:
         return 1 if given is None or self.mode != "async" else max(1, math.ceil(self.replay.servings / given))
 
     @cached_property
-    def data_columns(self) -> tuple[str, ...]:
-        """The columns in `DATA`, which depend on later steps of the episode."""
-        return load_algorithm(self.algo.name).DATA
-
-    @cached_property
-    def most_open_steps(self) -> int:
-        """The number of steps for which a worker keeps an episode, to know its later steps. 0 if rows do not need them.
-
-        If the episodes of all environments end in one collect call, their rows must still fit into the table.
-        """
-        if self.is_offline or not self.data_columns:
-            return 0
-        room = self.replay.num_transitions // self.num_shards - self.most_workers * self.rows_per_collect
-        return max(1, min(MOST_OPEN_STEPS, room // (self.most_workers * self.worker.envs)))
-
-    @cached_property
-    def steps_without_params(self) -> int:
-        """The number of random steps before parameters arrive in mode=async. 0 if every row needs the policy."""
-        needs_params = self.is_on_policy or self.worker_priorities or self.network.memory != "none"
-        return self.random_steps if self.mode == "async" and not needs_params else 0
-
-    @cached_property
     def load(self) -> Load:
         """What this config asks of its replay table. A block comes from a worker, or from a proxy for its workers."""
         collected, is_async = self.num_workers * self.rows_per_collect, self.mode == "async"
-        members = self.num_workers if self.is_elastic else self.num_proxies or self.num_workers
+        members = self.num_workers if self.worker.is_elastic else self.worker.num_proxies or self.num_workers
         block_rows = collected // max(1, members)  # with is_elastic, `most_per_node` limits the blocks of proxies
         size, versions = self.trainer.batch_size, self.versions_per_batch
         return Load(self.total_env_steps, size, block_rows, collected, is_async, versions)
@@ -255,20 +198,9 @@ class Config:
         return self.replay.is_queue
 
     @cached_property
-    def worker_priorities(self) -> bool:
-        """Whether workers compute the first priorities of their rows."""
-        return self.replay.worker_priorities
-
-    @cached_property
     def writes(self) -> bool:
         """Whether trainers send new values of columns of the sampled rows back to replay (`WRITES`)."""
         return bool(load_algorithm(self.algo.name).WRITES)
-
-    @cached_property
-    def has_step_states(self) -> bool:
-        """Whether the column `state` of windows has the recurrent state before each step, `[B, L, S]`."""
-        module = load_algorithm(self.algo.name)
-        return self.replay.table == "windows" and (module.STEP_STATES or "state" in module.WRITES)
 
     @cached_property
     def num_shards(self) -> int:
@@ -281,10 +213,6 @@ class Config:
         if self.is_offline:
             return self.replay.num_transitions
         return self.total_env_steps + self.most_workers * self.rows_per_collect
-
-    def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
-        """Return how stacked images are split into frames, by observation path. Empty if rows contain whole stacks."""
-        return make_stackings(spec) if self.replay.frame_codec is not None else {}
 
     @cached_property
     def updates_per_call(self) -> int:
@@ -316,16 +244,6 @@ class Config:
     def is_repeatable(self) -> bool:
         """Whether equal seeds must give equal weights. If so, no choice may depend on measured times."""
         return self.mode != "async" or self.debug.in_process
-
-    @cached_property
-    def restores_workers(self) -> bool:
-        """Whether a checkpoint contains the workers' states, so that a resumed run continues bit for bit."""
-        return self.mode != "async" and self.num_proxies == 0
-
-    @cached_property
-    def worker_layout(self) -> dict[str, int]:
-        """The values that must stay the same if workers are to continue from the states in a checkpoint."""
-        return {"num": self.num_workers, "envs": self.worker.envs, "row_steps": self.row_steps}
 
     @cached_property
     def outside_modules(self) -> list[str]:

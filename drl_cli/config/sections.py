@@ -77,6 +77,21 @@ class WorkerConfig:
         """The number of workers, or 1 while it is null or auto."""
         return self.num if isinstance(self.num, int) else 1
 
+    @property
+    def is_elastic(self) -> bool:
+        """Whether workers come and go with the nodes of a cluster. `settings/fill.py` sets `max_num` only then."""
+        return self.max_num is not None
+
+    @property
+    def num_proxies(self) -> int:
+        """The number of worker proxies, or 0 without proxies. On a cluster, `settings/fill.py` has replaced `auto`."""
+        return 0 if self.proxies == "auto" else self.proxies
+
+    @property
+    def incarnations_per_proxy(self) -> int:
+        """The number of incarnations that a worker can have during one incarnation of its proxy."""
+        return self.max_restarts + 1
+
 
 @dataclass(frozen=True)
 class TrainerConfig:
@@ -89,6 +104,12 @@ class TrainerConfig:
     products: Literal["auto", "torch", "onednn"]
     compile: Literal["auto", "replay"] | bool
     on_nonfinite: Literal["stop", "skip"]
+
+    @property
+    def num_threads(self) -> int:
+        """The number of threads of each trainer. `settings/fill.py` has already replaced `auto`."""
+        assert self.threads != "auto"
+        return self.threads
 
 
 @dataclass(frozen=True)

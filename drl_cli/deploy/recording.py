@@ -11,6 +11,7 @@ import numpy as np
 
 from drl_cli.algos.torch_policy import random_actions
 from drl_cli.config.config import Config
+from drl_cli.config.rows import stackings_of
 from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.data.episode import Episode, Written
 from drl_cli.data.write import Header
@@ -195,7 +196,7 @@ def cut(episode: Episode, steps: int) -> Episode:
 def check_replay(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError if the run's replay does not hold single steps in order."""
     reason = config.replay.lacks_steps(config.algo.n_step)
-    if reason is None and config.stackings(spec):
+    if reason is None and stackings_of(config, spec):
         reason = "images are stored as frames"
     elif reason is None and config.env.reward_clip is not None:
         reason = f"env.reward_clip={config.env.reward_clip:g} has changed the rewards"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO, TypeAlias
 
 from drl_cli.metrics.status import finite
-from drl_cli.optim.schedules import Unit
 from drl_cli.utils.files import lock, regular, write_csv
+from drl_cli.utils.run_clock import Unit
 
 Value: TypeAlias = float | int | str | bool | None
 

@@ -12,10 +12,10 @@ from drl_cli.errors import Refused
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
-from drl_cli.optim.schedules import RunClock
 from drl_cli.utils.clock import waiting_for_compiler
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.machine import library_folder
+from drl_cli.utils.run_clock import RunClock
 from drl_cli.utils.torch_ops import keep_headers_in
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from drl_cli.algos.lookup import IN_ORDER, algorithms, installed, load_algorithm
 from drl_cli.algos.off_policy import sac
 from drl_cli.algos.offline import iql
 from drl_cli.config.config import Config
+from drl_cli.config.rows import stackings_of
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, USER_CODE, CheckpointError, Refused, RunError, UsageError, as_usage_error
 from drl_cli.networks.config import TORSOS
@@ -79,7 +80,7 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
 
 def check_priorities(config: Config) -> None:
     """Raise UsageError if workers should compute priorities but the algorithm's policy can't."""
-    if config.worker_priorities and load_algorithm(config.algo.name).Policy.priorities is Policy.priorities:
+    if config.replay.worker_priorities and load_algorithm(config.algo.name).Policy.priorities is Policy.priorities:
         raise UsageError(
             f"{title(config.algo_name)}'s policy has no critic to compute replay.initial_priority=worker with; "
             "say replay.initial_priority=max"
@@ -171,7 +172,7 @@ def memory_problems(config: Config) -> Iterator[str]:
         yield f"network.memory={memory} learns from sequences of steps, not from single ones; say replay=sequences"
     if is_sequences and config.algo.n_step > 1 and not trains.makes_n_steps:
         yield f"algo.n_step={config.algo.n_step}: the steps of replay=sequences are single ones; say algo.n_step=1"
-    if config.worker_priorities and (config.replay.table == "sequences" or (is_sequences and memory != "none")):
+    if config.replay.worker_priorities and (config.replay.table == "sequences" or (is_sequences and memory != "none")):
         yield "replay.initial_priority=worker: workers can't rate sequences; say replay.initial_priority=max"
     if memory != "none" and config.trainer.num > 1 and config.is_on_policy:
         yield f"network.memory={memory}: trainer.num={config.trainer.num} can't share rollouts; say trainer.num=1"
@@ -195,7 +196,7 @@ def write_problems(config: Config, spec: EnvSpec) -> Iterator[str]:
     stored = replay.table_schema(row_schema(config, spec)).keys()
     if unknown := [name for name in writes if name not in stored]:
         yield f"{subject}, but replay={replay.option} has no {', '.join(unknown)}; it has {', '.join(stored)}"
-    if images := sorted(image_columns(config.stackings(spec)).keys() & {*writes}):
+    if images := sorted(image_columns(stackings_of(config, spec)).keys() & {*writes}):
         yield f"{subject}, but images can't be changed: {', '.join(images)}"
     steps = [name for name in writes if name not in ("state", *unknown)]  # a sequence has one `state`
     if steps and replay.num_copies > 1:

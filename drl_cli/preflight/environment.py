@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from drl_cli.algos.lookup import load_algorithm, title
 from drl_cli.config.config import Config
+from drl_cli.config.rows import data_columns, stackings_of
 from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import CHECKPOINT, MISSING, USER_CODE, UsageError, as_usage_error
@@ -100,7 +101,7 @@ def check_goals(config: Config, spec: EnvSpec) -> None:
     from drl_cli.envs.apart import ProcessEnded, apart
     from drl_cli.envs.goals import GoalOutcome
 
-    if RETURN in config.data_columns:
+    if RETURN in data_columns(config):
         name = title(config.algo_name)
         raise UsageError(f"replay=hindsight: {name} learns from returns, which other goals change; say replay=uniform")
     if problems := [*goal_problems(spec)]:
@@ -183,7 +184,7 @@ def mixing_problems(config: Config) -> Iterator[str]:
 def check_data(config: Config, spec: EnvSpec, dataset: Dataset) -> None:
     """Raise UsageError if the algorithm can't learn from the recorded columns, or if a batch is too large."""
     problems = []
-    if config.mixes_data and config.stackings(spec):
+    if config.mixes_data and stackings_of(config, spec):
         problems.append("data: frame stacks can't be mixed with recorded rows; say env.frame_storage=none")
     extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
     if lacking := sorted(extra.keys() - {"state"}):

@@ -52,9 +52,9 @@ def pace_problems(config: Config) -> list[str]:
             f"worker.block_rows={config.block_rows} is below worker.envs={config.worker.envs}: "
             "a block holds at least one step of every environment"
         )
-    if config.num_proxies and config.num_workers % config.num_proxies and not config.is_elastic:
+    if config.worker.num_proxies and config.num_workers % config.worker.num_proxies and not config.worker.is_elastic:
         problems.append(
-            f"worker.num={config.num_workers} can't be shared equally by worker.proxies={config.num_proxies}"
+            f"worker.num={config.num_workers} can't be shared equally by worker.proxies={config.worker.num_proxies}"
         )
         return problems
     rows, share = config.load.block_rows, replay.num_rows // config.num_shards

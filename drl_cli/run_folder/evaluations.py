@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from drl_cli.optim.schedules import Unit
 from drl_cli.types import Array
 from drl_cli.utils.files import read_file
+from drl_cli.utils.run_clock import Unit
 
 Axis: TypeAlias = Literal["env_steps", "wall_s"]
 EVAL_COLUMNS = (

@@ -13,10 +13,10 @@ from typing import Any
 from drl_cli.config.config import Config
 from drl_cli.config.exploration import all_exponents
 from drl_cli.errors import RUN_STATUS
-from drl_cli.optim.schedules import Unit
 from drl_cli.run_folder.checkpoint import write_json
 from drl_cli.utils.clock import stamp_after
 from drl_cli.utils.outside import source_file, source_hash
+from drl_cli.utils.run_clock import Unit
 from drl_cli.version import versions
 
 log = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from typing import Any
 import yaml
 
 from drl_cli.metrics.status import STATUS_FILE
-from drl_cli.optim.schedules import Unit
 from drl_cli.run_folder import RUN_LOCK
 from drl_cli.run_folder.evaluations import Curve, read_curve, read_rows
 from drl_cli.settings.conf import LOADER
 from drl_cli.types import flatten
 from drl_cli.utils.files import is_locked, read_file, regular
+from drl_cli.utils.run_clock import Unit
 
 SECTION = re.compile(r"^(?=\w+:)", re.MULTILINE)
 """The start of each section of a config.yaml: a key that is not indented."""

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath
 
-from drl_cli.optim.schedules import RunClock, Unit
 from drl_cli.run_folder.checkpoint import COUNTERS, Checkpoint, point
 from drl_cli.run_folder.pruning import checkpoints, newer, remove_drafts, repair_best
 from drl_cli.utils.files import link, remove_folder, replace_file, sync_folder
+from drl_cli.utils.run_clock import RunClock, Unit
 
 METRICS, EVALUATIONS, EVENTS, VIDEOS = "metrics.jsonl", "eval.csv", "events.out.tfevents.*", "videos/eval_*[0-9].gif"
 PATTERNS = METRICS, EVALUATIONS, EVENTS, VIDEOS

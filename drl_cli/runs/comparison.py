@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from drl_cli.data.dataset import normalised
-from drl_cli.optim.schedules import UNIT_TEXTS, Unit
 from drl_cli.run_folder.evaluations import Axis
 from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.groups import Group, seed_of, without_repeats
 from drl_cli.runs.statistics import JointCurve, interval, iqm, join
 from drl_cli.types import Array
+from drl_cli.utils.run_clock import UNIT_TEXTS, Unit
 
 EARLY = 0.95  # add a remark if a joint curve ends before this fraction of the longest run's steps
 

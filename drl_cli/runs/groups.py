@@ -8,10 +8,10 @@ from functools import cache
 from typing import Any
 
 from drl_cli.config.config import DESCRIBING
-from drl_cli.optim.schedules import Unit
 from drl_cli.run_folder.saved_run import Run
 from drl_cli.settings.build import as_typed, is_within
 from drl_cli.utils import hydra_grammar
+from drl_cli.utils.run_clock import Unit
 from drl_cli.utils.spelling import did_you_mean, synonyms
 
 SHORT = {"env": "env.name", "algo": "algo.preset", "reward": "reward.name"}

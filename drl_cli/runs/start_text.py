@@ -3,6 +3,7 @@
 from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.algos.lookup import algorithms, is_for_data, load_algorithm, module_path, title
 from drl_cli.config.config import Config
+from drl_cli.config.rows import has_step_states, most_open_steps
 from drl_cli.data.dataset import Dataset
 from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.products import has_bf16
@@ -56,9 +57,9 @@ def precision_text(config: Config, spec: EnvSpec) -> list[str]:
 
 def waiting_text(config: Config, spec: EnvSpec) -> list[str]:
     """Return a warning if a run may end before the first episode of an environment, for whose end its rows wait."""
-    if not config.most_open_steps:
+    if not most_open_steps(config):
         return []
-    longest = min(spec.time_limit or config.most_open_steps, config.most_open_steps)
+    longest = min(spec.time_limit or most_open_steps(config), most_open_steps(config))
     num = config.num_workers * config.worker.envs
     if (steps := config.total_env_steps // num) >= longest:
         return []
@@ -72,7 +73,7 @@ def waiting_text(config: Config, spec: EnvSpec) -> list[str]:
 def train_ratio_text(config: Config) -> list[str]:
     """Return a line with the train ratio of a world model, as papers call the replayed steps per environment step."""
     ratio, steps = config.orchestrator.sample_insert_ratio, config.replay.steps
-    if not config.has_step_states or config.is_offline or steps is None or not isinstance(ratio, float):
+    if not has_step_states(config) or config.is_offline or steps is None or not isinstance(ratio, float):
         return []
     rows = config.trainer.batch_size
     return [
@@ -91,7 +92,7 @@ def rollout_text(config: Config) -> list[str]:
     envs, steps = config.num_workers * config.worker.envs, config.rows_per_collect // config.worker.envs
     batch = f"a batch has {config.trainer.batch_size:,} transitions"
     text = f"rollouts: blocks of {steps} steps in each of {envs} environments; {batch} (worker.unroll sets the steps)"
-    is_limited = config.orchestrator.limiter != "none" and not config.num_proxies
+    is_limited = config.orchestrator.limiter != "none" and not config.worker.num_proxies
     return [text, *(config.replay.filled(config.load).notes(config.load) if is_limited else ())]
 
 

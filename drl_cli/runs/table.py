@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TextIO
 
-from drl_cli.optim.schedules import UNIT_TEXTS, Unit
+from drl_cli.utils.run_clock import UNIT_TEXTS, Unit
 from drl_cli.utils.shown import cell, score_text
 
 NONE = "-"

@@ -9,7 +9,7 @@ from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
 from drl_cli.config.config import Config
-from drl_cli.config.rows import fits, row_schema, with_whole_table
+from drl_cli.config.rows import fits, has_step_states, row_schema, stackings_of, with_whole_table
 from drl_cli.data.dataset import BestEpisodes, Dataset
 from drl_cli.data.open import open_datasets
 from drl_cli.envs.goals import GoalOutcome
@@ -45,7 +45,7 @@ WORTH_A_WAIT = 200_000
 
 def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """Create the trajectory manager of one replay shard."""
-    layout, stackings = make_layout(config, spec), config.stackings(spec)
+    layout, stackings = make_layout(config, spec), stackings_of(config, spec)
     table = make_table(config, spec, shard)
     if stackings:
         table = FrameTable(table, stackings, make_codec(config.replay.frame_codec), config.replay.shares_frames)
@@ -65,13 +65,13 @@ def make_table(config: Config, spec: EnvSpec, shard: int, role: str = "replay") 
     replay, rng = config.replay.share(shard, config.num_shards), generator(config.seed, role, shard)
     if config.is_offline or role == "data":
         replay = replay.without_ages()
-    columns, most = reference_schema(row_schema(config, spec), config.stackings(spec)), config.most_inserts
+    columns, most = reference_schema(row_schema(config, spec), stackings_of(config, spec)), config.most_inserts
     table = replay.make_table(columns, rng, batches_per_shard(config), most, config.algo.gamma, config.algo.n_step)
     table.returns_ids = config.writes or config.reanalyzer.num > 0
     if isinstance(table, WindowTable):
         if config.reanalyzer.num:
             table.track_ages()
-        table.has_step_states = config.has_step_states
+        table.has_step_states = has_step_states(config)
     if isinstance(table, HindsightTable):
         table.outcome = GoalOutcome(config.env)
     return table
@@ -110,7 +110,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
 
     The checks before a run replace the device `auto`. Without them, it is the CPU.
     """
-    torch.set_num_threads(config.num_threads)
+    torch.set_num_threads(config.trainer.num_threads)
     torch.set_float32_matmul_precision("highest")
     (seed,) = integers(config.seed, "trainer", 1)
     torch.manual_seed(seed)  # because a user's algorithm may use torch's global generator
@@ -134,7 +134,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         lambda context: algorithm(config.algo, config.network, spec, seed, context),
         context,
         BatchNormalizer(layout, config.is_on_policy) if layout else None,
-        config.stackings(spec) if config.replay.shares_frames else {},
+        stackings_of(config, spec) if config.replay.shares_frames else {},
     )
     if weights is not None:
         trainer.load_policy(weights.policy)

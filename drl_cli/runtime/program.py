@@ -163,9 +163,9 @@ def make_reader(config: Config, spec: EnvSpec, dataset: Dataset) -> WorkerPool:
 
 def make_seats(config: Config, runtime: Runtime) -> dict[int, Seat]:
     """Return the nodes and workers of the proxies that a run begins with: none if proxies join with their nodes."""
-    if config.is_elastic or not config.num_proxies:
+    if config.worker.is_elastic or not config.worker.num_proxies:
         return {}
-    num, share = config.num_proxies, config.num_workers // config.num_proxies
+    num, share = config.worker.num_proxies, config.num_workers // config.worker.num_proxies
     return {i: Seat(_node(runtime, i, num), range(i * share, (i + 1) * share)) for i in range(num)}
 
 
@@ -178,7 +178,7 @@ def make_pool(
     program: Program | None = None,
 ) -> WorkerPool:
     """Create the pool of all workers, or of the proxies in these seats. All start at `incarnation` or above."""
-    if not config.num_proxies:
+    if not config.worker.num_proxies:
         return make_workers(config, spec, runtime, range(config.num_workers), incarnation, program)
 
     def spawn_proxy(index: int, incarnation: int) -> Handle[WorkerProxy]:
@@ -192,7 +192,7 @@ def make_pool(
         spawn_proxy,
         config.worker.max_restarts,
         timeout_s=2 * PATIENCE * config.worker.step_timeout_s + START_S,  # a proxy may first replace a worker
-        incarnation=-(-incarnation // config.incarnations_per_proxy),
+        incarnation=-(-incarnation // config.worker.incarnations_per_proxy),
         node_of=lambda index: seats[index].node,
     )
     for index, seat in seats.items():
@@ -209,7 +209,7 @@ def make_proxy(
     program: Program | None = None,
 ) -> WorkerProxy:
     """Create a proxy and its workers. A restarted proxy starts its workers with higher incarnations than before."""
-    pool = make_workers(config, spec, runtime, workers, incarnation * config.incarnations_per_proxy, program)
+    pool = make_workers(config, spec, runtime, workers, incarnation * config.worker.incarnations_per_proxy, program)
     return WorkerProxy(pool, runtime, config.orchestrator.gather_window_s if config.mode == "async" else None)
 
 
@@ -224,7 +224,7 @@ def make_workers(
     """Create the workers with these indices, on all nodes or, if they belong to a proxy, on the node of the proxy."""
 
     def node_of(index: int) -> str | None:
-        return None if config.num_proxies else _node(runtime, index, config.num_workers)
+        return None if config.worker.num_proxies else _node(runtime, index, config.num_workers)
 
     def spawn(index: int, incarnation: int) -> Handle[Worker]:
         args, modules = (config, spec, index, incarnation, program), config.outside_modules

@@ -13,6 +13,7 @@ from drl_cli.runtime.interfaces import ReplayRole, TrainerRole, WorkerRole
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.rate_limiter import ReadLimiter
+from drl_cli.runtime.orchestrator.saver import restores_workers, worker_layout
 from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import Ref, get
 from drl_cli.types import LoadParams
@@ -48,9 +49,9 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
             graph.calls.expect(rows, f"replay {i}", partial(_on_loaded, graph, i))
     else:
         log.warning("%s holds no replay: it is refilled before the next update", folder.name)
-    has_same_layout = checkpoint.state["workers"] == config.worker_layout
+    has_same_layout = checkpoint.state["workers"] == worker_layout(config)
     names = {f"state.worker-{member.index}.safetensors": member for member in graph.pool.members}
-    if config.restores_workers and has_same_layout and names.keys() <= manifest["sha256"].keys():
+    if restores_workers(config) and has_same_layout and names.keys() <= manifest["sha256"].keys():
         for name, member in names.items():
             state = read_arrays(folder, name, manifest)
             loaded = ask(worker_of(member), WorkerRole.load_state, state)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from drl_cli.config.config import Config
+from drl_cli.config.rows import most_open_steps
 from drl_cli.errors import (
     BUG,
     DONE,
@@ -169,7 +170,7 @@ def _unlearned(orchestrator: Orchestrator, folder: Path) -> int:
     """Return the exit code of a run whose training is complete: an error if no episode ended, so that no row came."""
     config, progress = orchestrator.config, orchestrator.progress
     is_complete = orchestrator.stop_reason == config.clock.key
-    if not is_complete or not config.most_open_steps or not config.num_updates or progress.opt_steps:
+    if not is_complete or not most_open_steps(config) or not config.num_updates or progress.opt_steps:
         return DONE
     steps = f"{progress.env_steps:,} steps of {config.num_workers * config.worker.envs} environments"
     text = f"no update was made: rows reach replay when their episode ends, and {steps} gave {progress.inserts:,} rows"

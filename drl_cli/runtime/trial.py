@@ -9,6 +9,7 @@ from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.config.config import Config
 from drl_cli.config.exploration import worker_values
+from drl_cli.config.rows import most_open_steps
 from drl_cli.runtime.factories import make_replay, make_trainer
 from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch
 from drl_cli.runtime.roles.normalization import make_policy
@@ -46,7 +47,7 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
         reward, never = rng.standard_normal(num, np.float32), np.zeros(num, np.bool_)
         step = {**flat_columns("obs", obs), **policy.random(obs, last), **flat_columns("next_obs", next_obs)}
         step |= {"reward": reward, "source": sources(0, num), "terminated": never, "valid": ~never}
-        step["truncated"] = ~never if config.most_open_steps else never  # rows with returns wait for the episode's end
+        step["truncated"] = ~never if most_open_steps(config) else never  # rows with returns wait for the episode's end
         builder.append(step)
         rows = builder.take()
         zeros = dict.fromkeys(("worker", "incarnation", "first_env_step", "last_env_step", "version", "opt_steps"), 0)

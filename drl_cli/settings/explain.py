@@ -215,12 +215,12 @@ def _derived(config: Config) -> dict[str, Any]:
     here = fill(dataclasses.replace(config, load_weights=None))
     found = {
         "worker.num": here.num_workers,
-        "worker.proxies": here.num_proxies,
+        "worker.proxies": here.worker.num_proxies,
         "worker.block_rows": here.block_rows,
         "worker.random_steps": dataclasses.replace(here, load_weights=config.load_weights).random_steps,
         "orchestrator.min_inserts": here.min_inserts,
         "orchestrator.sample_load_ratio": here.sample_load_ratio,
-        "trainer.threads": here.num_threads,
+        "trainer.threads": here.trainer.num_threads,
         "trainer.updates_per_call": here.updates_per_call,
         "replay.shards": here.num_shards,
         "replay.max_staleness": getattr(here.replay, "max_staleness", None),

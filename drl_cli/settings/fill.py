@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from drl_cli.config.config import Config
+from drl_cli.config.rows import stackings_of
 from drl_cli.config.sections import WorkerConfig
 from drl_cli.data.dataset import Dataset
 from drl_cli.data.find import absolute
@@ -175,7 +176,7 @@ def _elastic(config: Config, nodes: Sequence[Node]) -> WorkerConfig:
 
 def _largest_load(config: Config) -> Load:
     """Return the load of a replay table with all workers that may join, as far as half of a queue has room for them."""
-    if not (config.is_elastic and config.is_on_policy):
+    if not (config.worker.is_elastic and config.is_on_policy):
         return config.load
     assert config.replay.capacity is not None
     most = min(config.most_workers * config.rows_per_collect, config.replay.capacity // 2)
@@ -248,7 +249,7 @@ def replay_bytes(config: Config, spec: EnvSpec) -> int:
 
     schema = row_schema(config, spec)
     shares = [config.replay.share(shard, config.num_shards) for shard in range(config.num_shards)]
-    stackings = config.stackings(spec)
+    stackings = stackings_of(config, spec)
     most = config.most_inserts
     rows = sum(share.table_bytes(reference_schema(schema, stackings), most) for share in shares)
     codec = config.replay.frame_codec
@@ -300,7 +301,9 @@ def with_reference(config: Config, dataset: Dataset) -> Config:
 
 def as_saved(config: Config) -> Config:
     """Return the config as config.yaml has it. If workers come and go, a resumed run asks its own cluster for them."""
-    worker = dataclasses.replace(config.worker, num="auto", proxies="auto") if config.is_elastic else config.worker
+    worker = (
+        dataclasses.replace(config.worker, num="auto", proxies="auto") if config.worker.is_elastic else config.worker
+    )
     return with_absolute_paths(dataclasses.replace(config, worker=worker))
 
 

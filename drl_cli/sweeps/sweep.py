@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 
 from drl_cli.config.sections import HpoConfig
 from drl_cli.errors import CHECKPOINT, DONE, RUN_STATUS, UsageError
-from drl_cli.optim.schedules import Unit
 from drl_cli.run_folder import RUN_LOCK, SWEEP_FILE
 from drl_cli.run_folder.checkpoint import write_json
 from drl_cli.run_folder.evaluations import Curve
@@ -20,6 +19,7 @@ from drl_cli.settings.space import Space, domain
 from drl_cli.settings.trust import remember_words
 from drl_cli.utils.clock import stamp_after
 from drl_cli.utils.files import is_locked, write_csv
+from drl_cli.utils.run_clock import Unit
 
 Status = Literal["waiting", "running", "done", "failed", "diverged", "interrupted", "killed"]
 

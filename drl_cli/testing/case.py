@@ -11,6 +11,7 @@ import numpy as np
 from drl_cli.algos.base import Algorithm, Batch, Counts, Policy, Update
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import AlgoModule, algorithms, load_algorithm
+from drl_cli.config.rows import has_step_states
 from drl_cli.envs.make import read_spec
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.settings.compose import compose
@@ -72,7 +73,7 @@ class Case:
             return self._steps(seed, rows)
         length = self.sequences.length
         steps = self._steps(seed, rows * length)
-        state = None if self.config.has_step_states else steps.pop("state", None)
+        state = None if has_step_states(self.config) else steps.pop("state", None)
         valid = torch.ones(rows, length, dtype=torch.bool)
         if self.sequences.burn_in:
             valid[0, 0] = False

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.config.rows import has_step_states
 from drl_cli.errors import Refused
 from drl_cli.preflight.algorithm import write_problems
 from drl_cli.settings.algorithm import refusal
@@ -25,7 +26,7 @@ def check_padding(case: Case) -> None:
     """Check that the values in the padding of sequences change neither parameters nor priorities of valid steps."""
     batch = case.batch()
     valid, noise = batch["valid"], case.batch(seed=1)
-    once = () if case.config.has_step_states else ("state",)
+    once = () if has_step_states(case.config) else ("state",)
     filled = {name: _mixed(batch[name], noise[name], valid) for name in batch if name not in ("valid", *once)}
     _check_same(case, batch, batch | filled, "the padding of sequences")
 

@@ -34,6 +34,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from drl_cli.config.rows import stackings_of
+
 sys.path.insert(0, str(Path(__file__).parent))
 from golden_cases import algorithms, commands, config_of, spec_of
 
@@ -114,7 +116,7 @@ def batches(
         step |= {"terminated": terminated, "truncated": truncated & ~terminated}
         last = PreviousStep.of(step["action"], reward, (terminated | truncated).nonzero()[0].tolist())
         builder.append(step)
-        if config.stackings(spec) and number + 1 < config.row_steps:
+        if stackings_of(config, spec) and number + 1 < config.row_steps:
             continue  # there may be no row yet, for which a policy for images cannot compute a priority
         rows = builder.take()
         block = Block(number=number, rows=num_rows(rows), **zeros)

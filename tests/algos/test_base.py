@@ -6,7 +6,7 @@ from drl_cli.api import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.params import Params
-from drl_cli.optim.schedules import RunClock
+from drl_cli.utils.run_clock import RunClock
 
 
 class Pair(Algorithm):

@@ -28,7 +28,7 @@ NODES = [Node("a1b2c3d4", "10.0.0.1", 4.0), Node("b1c2d3e4", "10.0.0.2", 3.0)]
 )
 def test_workers_and_proxies_of_a_cluster(composed, overrides, nodes, num, proxies):
     config = fill(build(composed(*overrides)), nodes)
-    assert (config.num_workers, config.num_proxies) == (num, proxies)
+    assert (config.num_workers, config.worker.num_proxies) == (num, proxies)
     assert not [problem for problem in pace_problems(config) if "proxies" in problem]
 
 
@@ -51,7 +51,7 @@ OURS = [Node("a1b2c3d4", "10.0.0.1", 4.0, is_here=True), NODES[1]]
 )
 def test_workers_come_and_go_only_in_async_on_a_cluster(composed, overrides, nodes, num, proxies, most):
     config = fill(build(composed(*overrides)), nodes)
-    assert (config.num_workers, config.num_proxies, config.worker.max_num) == (num, proxies, most)
+    assert (config.num_workers, config.worker.num_proxies, config.worker.max_num) == (num, proxies, most)
     asked = as_saved(config).worker
     assert (asked.num, asked.proxies) == (("auto", "auto") if most else (num, proxies))
     assert not [problem for problem in pace_problems(config) if "proxies" in problem]

@@ -6,8 +6,8 @@ from choices import some
 from graphs import TINY, make_config, workers
 
 from drl_cli.config.exploration import all_exponents, average, describe, exploration_problems, worker_values
-from drl_cli.optim.schedules import linear
 from drl_cli.run_folder.run_json import run_record
+from drl_cli.utils.run_clock import linear
 
 CHOOSE = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn")
 MODES = pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from drl_cli.optim.context import Context
 from drl_cli.optim.optimizer import NotFinite, Optimizer
 from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig, Part, option_problems
 from drl_cli.optim.params import Params
-from drl_cli.optim.schedules import RunClock
 from drl_cli.testing import check_algorithm
+from drl_cli.utils.run_clock import RunClock
 
 CPU = torch.device("cpu")
 

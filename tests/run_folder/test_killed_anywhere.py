@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from choices import some
 
-from drl_cli.optim.schedules import RunClock
 from drl_cli.run_folder import checkpoint, pruning, truncation
 from drl_cli.run_folder.resume import choose
 from drl_cli.run_folder.truncation import cut_back
 from drl_cli.types import LoadParams
+from drl_cli.utils.run_clock import RunClock
 
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC

@@ -12,7 +12,6 @@ import yaml
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
-from drl_cli.optim.schedules import RunClock
 from drl_cli.run_folder import RUN_LOCK, checkpoint
 from drl_cli.run_folder.checkpoint import open_checkpoint, read_manifest
 from drl_cli.run_folder.resume import COMMAND, FREE, IMPOSSIBLE, claim_run, resume, verdict
@@ -24,6 +23,7 @@ from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
 from drl_cli.utils import gpu
 from drl_cli.utils.files import is_locked
+from drl_cli.utils.run_clock import RunClock
 
 
 @pytest.fixture

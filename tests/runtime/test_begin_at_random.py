@@ -10,6 +10,7 @@ from graphs import COUNTER, TINY, make_config, on_collected
 
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.factories import make_trainer
+from drl_cli.runtime.orchestrator.admission import steps_without_params
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.trial import random_batch, single_trainer
 
@@ -94,7 +95,7 @@ def test_on_ray(run_graph, proxies):
     ],
 )
 def test_steps_without_params(overrides, steps):
-    assert make_config(*TINY, *overrides).steps_without_params == steps
+    assert steps_without_params(make_config(*TINY, *overrides)) == steps
 
 
 CHOOSE, FRAMES = "env=drl_cli.envs.probes:Choose-v0", "env=drl_cli.envs.probes:Frames-v0"

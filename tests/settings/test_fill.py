@@ -274,7 +274,7 @@ def test_auto_threads_follow_from_the_largest_product_and_the_free_cores(
 ):
     monkeypatch.setattr(fill, "num_cores", lambda: cores)
     sizes = (f"trainer.batch_size={batch_size}", f"network.hidden={hidden}", f"trainer.num={trainers}")
-    assert make_config(*TINY, COUNTER, *MODE[mode], *sizes, "trainer.threads=auto").num_threads == threads
+    assert make_config(*TINY, COUNTER, *MODE[mode], *sizes, "trainer.threads=auto").trainer.num_threads == threads
 
 
 @pytest.mark.slow

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from drl_cli.optim.schedules import linear
 from drl_cli.utils import lazy, machine
 from drl_cli.utils.clock import Waiting, process_start
 from drl_cli.utils.machine import free_memory, num_cores
 from drl_cli.utils.ranges import Range
+from drl_cli.utils.run_clock import linear
 from drl_cli.utils.seeding import ROLES, generator, integers
 
 

@@ -35,7 +35,7 @@ class Admission:
         issued = self.collector.issued
         if issued >= self.config.total_env_steps or (self.config.is_on_policy and self.learning.publishing):
             return False
-        if self.learning.params is None and issued >= self.config.steps_without_params:
+        if self.learning.params is None and issued >= steps_without_params(self.config):
             return False
         if not self.reanalysis.may_collect(rows):
             return False
@@ -57,3 +57,9 @@ class Admission:
         if self.learning.training or self.collector.pool.busy or self.collector.arrived:
             return False
         return self.limiter.free or self.limiter.owed() == 0
+
+
+def steps_without_params(config: Config) -> int:
+    """Return the number of random steps before parameters arrive in mode=async. 0 if every row needs the policy."""
+    needs_params = config.is_on_policy or config.replay.worker_priorities or config.network.memory != "none"
+    return config.random_steps if config.mode == "async" and not needs_params else 0

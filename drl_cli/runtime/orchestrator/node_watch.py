@@ -52,7 +52,7 @@ class NodeWatch:
         for index in self.seats.keys() - {member.index for member in self.pool.members}:
             seat = self.seats.pop(index)
             self.forget([f"proxy {index}", *(f"worker {worker}" for worker in seat.workers)])
-        if not self.config.is_elastic:
+        if not self.config.worker.is_elastic:
             return
         if now() >= self.next:
             self.next = now() + PERIOD_S
@@ -68,7 +68,7 @@ class NodeWatch:
             return
         used = {worker for seat in self.seats.values() for worker in seat.workers}
         free = [index for index in range(self.config.most_workers) if index not in used]
-        workers = free[: min(node.num_workers(self.config.trainer.num), self.config.most_per_node)]
+        workers = free[: min(node.num_workers(self.config.trainer.num), most_per_node(self.config))]
         if not workers:  # worker.max_num is reached
             return
         index = next(index for index in range(len(self.seats) + 1) if index not in self.seats)
@@ -82,3 +82,13 @@ class NodeWatch:
             tell(f"{node} has joined: going on with {self.pool.num_workers} workers")
         else:
             log.info("%s gets %d workers", node, len(workers))
+
+
+def most_per_node(config: Config) -> int:
+    """Return the most workers of one node, whose merged block has to fit into a shard or into the queue."""
+    rows, steps = config.rows_per_collect, config.algo.n_step * config.worker.envs
+    if config.is_on_policy:
+        room = config.replay.batches_ahead(config.versions_per_batch) * config.trainer.batch_size
+    else:
+        room = config.replay.num_rows // config.num_shards - steps
+    return max(1, room // rows)

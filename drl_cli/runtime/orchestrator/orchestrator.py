@@ -11,10 +11,9 @@ from drl_cli.config.config import Config
 from drl_cli.errors import NotSaved, RoleLost, RunError
 from drl_cli.metrics.console import Console
 from drl_cli.optim.group import PeerLost
-from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.edges.calls import LOOK_S, Calls
 from drl_cli.runtime.interfaces import CollectRole, TrainerRole
-from drl_cli.runtime.orchestrator.admission import Admission
+from drl_cli.runtime.orchestrator.admission import Admission, steps_without_params
 from drl_cli.runtime.orchestrator.collector import Collector
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.learning import Learning
@@ -22,11 +21,12 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
 from drl_cli.runtime.orchestrator.reports import Reports
-from drl_cli.runtime.orchestrator.saver import Saver
+from drl_cli.runtime.orchestrator.saver import Saver, worker_layout
 from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import ObjectLost, Ref, get
 from drl_cli.types import Array, LoadParams
 from drl_cli.utils.clock import now
+from drl_cli.utils.run_clock import multiple_after
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Orchestrator:
             self.calls.react((), 0.0, patient=())  # handle version 0 if a local trainer has published it already
         else:  # a resumed run: every role restores its part of the checkpoint first
             self._until(lambda: not self.calls.pending)
-        self._until(lambda: self.learning.params is not None or self.config.steps_without_params > 0)
+        self._until(lambda: self.learning.params is not None or steps_without_params(self.config) > 0)
         steps = {"async": self._step_async, "offline": self._step_offline}
         step = steps.get(self.config.mode, self._step_sync)
         if step == self._step_sync:
@@ -235,14 +235,14 @@ class Orchestrator:
         # Each incarnation of a proxy reserves max_restarts + 1 incarnations for each of its workers.
         lives = (member.incarnation for member in self.reanalysis.pool.members)
         last = max(self.pool.incarnation - 1, *(member.incarnation for member in self.pool.members), *lives)
-        per_proxy = self.config.incarnations_per_proxy if self.config.num_proxies else 1
+        per_proxy = self.config.worker.incarnations_per_proxy if self.config.worker.num_proxies else 1
         return {
             "counts": {"version": self.learning.params_header.version, **self.progress.counts()},
             "progress": self.progress.state(),
             "limiter": self.limiter.state(),
             "shards": {name: array.tolist() for name, array in self.replay.state().items()},
             "incarnation": (last + 1) * per_proxy - 1,
-            "workers": self.config.worker_layout,
+            "workers": worker_layout(self.config),
             **self.reanalysis.state(),
             **self.reports.state(),
         }

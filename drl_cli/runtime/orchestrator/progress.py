@@ -80,7 +80,7 @@ class Progress:
         self.peak_rss_mb = 0.0
         self.usage = Usage()
         self.most_rows = config.replay.num_transitions
-        self.workers, self.members = config.num_workers, config.num_proxies or config.num_workers
+        self.workers, self.members = config.num_workers, config.worker.num_proxies or config.num_workers
         self.trainer_idle = Waiting()
         self.train_started: float | None = None
         self.collect_started: float | None = None

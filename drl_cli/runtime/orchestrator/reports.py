@@ -8,7 +8,6 @@ from drl_cli.config.config import Config
 from drl_cli.config.exploration import average
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.status import WARM_UP
-from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
@@ -17,6 +16,7 @@ from drl_cli.runtime.orchestrator.status_fields import RecentRates, awaited, con
 from drl_cli.runtime.place.handles import Ref
 from drl_cli.types import Array, LoadParams
 from drl_cli.utils.clock import now
+from drl_cli.utils.run_clock import multiple_after
 
 DECISION = 4
 """In mode=single and sync, the run waits if an evaluation still runs after eval_period / DECISION steps."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from drl_cli.config.config import Config
 from drl_cli.errors import RoleLost
-from drl_cli.optim.schedules import multiple_after
 from drl_cli.run_folder.checkpoint import free_folder, make_draft
 from drl_cli.run_folder.checkpoint_writer import Draft
 from drl_cli.runtime.edges.calls import Calls
@@ -21,6 +20,7 @@ from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import ActorDied, Handle, LocalRef, Ref, get
 from drl_cli.types import Array, LoadParams, State
 from drl_cli.utils.clock import now
+from drl_cli.utils.run_clock import multiple_after
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Saver:
         states = {"trainer": ask(next(iter(self.edges.trainers.values())), TrainerRole.state)}
         if evaluated is not None:
             states["evaluation"] = LocalRef({"policy": get(evaluated)})
-        if workers and self.config.restores_workers:
+        if workers and restores_workers(self.config):
             members = self.edges.pool.members
             states |= {f"worker {member.index}": ask(worker_of(member), WorkerRole.state) for member in members}
         shards = self.edges.replay.shards if self.config.checkpoint.replay == "on" else []
@@ -186,3 +186,13 @@ class _Save:
         draft = Draft(str(self.draft), params_header, counters, self.sums, tuple(self.states))
         states = list(self.states.values())
         self.saver.edges.manage.commit(draft, params, states, partial(self.saver.on_saved, counters))
+
+
+def restores_workers(config: Config) -> bool:
+    """Return whether a checkpoint contains the workers' states, so that a resumed run continues bit for bit."""
+    return config.mode != "async" and config.worker.num_proxies == 0
+
+
+def worker_layout(config: Config) -> dict[str, int]:
+    """Return the values that must stay the same if workers are to continue from the states in a checkpoint."""
+    return {"num": config.num_workers, "envs": config.worker.envs, "row_steps": config.row_steps}

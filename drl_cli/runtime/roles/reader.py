@@ -6,7 +6,7 @@ import numpy as np
 
 from drl_cli import types
 from drl_cli.config.config import Config
-from drl_cli.config.rows import fits, row_schema
+from drl_cli.config.rows import data_columns, fits, row_schema
 from drl_cli.data.columns import DataColumns
 from drl_cli.data.dataset import Dataset, ReadAhead
 from drl_cli.replay.store import row_bytes
@@ -45,7 +45,7 @@ class Reader:
         self.schema = row_schema(config, spec)
         algo, env = config.algo, config.env
         options = (algo.n_step, algo.gamma, env.reward_scale, env.reward_clip)
-        self.columns = DataColumns(config.data_columns, dataset, *options)
+        self.columns = DataColumns(data_columns(config), dataset, *options)
         self.ahead = ReadAhead(self._read)
         self.is_read_once = fits(config, dataset)
         self.blocks = self.position = 0  # position: steps of each lane that were read in this pass over the dataset
@@ -56,7 +56,7 @@ class Reader:
         The parameters are used only to compute the first priorities of rows.
         """
         started = time.perf_counter()
-        if params is not None and self.config.worker_priorities:
+        if params is not None and self.config.replay.worker_priorities:
             self.policy.load(params)
         stop = min(self.position + self.num_steps, self.length)
         open_rows, is_first_pass = self.builder.open_rows, self.blocks * self.num_steps < self.length

@@ -10,6 +10,7 @@ from drl_cli import types
 from drl_cli.algos.base import Policy
 from drl_cli.config.config import Config
 from drl_cli.config.exploration import describe, worker_values
+from drl_cli.config.rows import data_columns, most_open_steps, stackings_of
 from drl_cli.convert.program import Program
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.faults import endless, hang_limit
@@ -205,14 +206,14 @@ def make_builder(
     def prioritize(rows: Columns) -> Array:
         return policy.priorities(types.gathered(rows))
 
-    stackings, rate = config.stackings(spec), prioritize if config.worker_priorities else None
+    stackings, rate = stackings_of(config, spec), prioritize if config.replay.worker_priorities else None
     builder, open_steps = replay.make_builder(config.algo.n_step, gamma, scale, rate)
-    if config.most_open_steps and not is_recorded:
-        open_steps = config.most_open_steps
+    if most_open_steps(config) and not is_recorded:
+        open_steps = most_open_steps(config)
         builder = EpisodeBuilder(
             lambda: replay.make_builder(config.algo.n_step, gamma, scale, rate)[0],
             open_steps,
-            config.data_columns,
+            data_columns(config),
             config.algo.n_step,
         )
     if stackings:

@@ -11,9 +11,9 @@ from drl_cli.algos.base import Counts
 from drl_cli.algos.on_policy.ppo import Algorithm, Policy, check, distribution
 from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.schedules import RunClock
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.utils.run_clock import RunClock
 
 
 def networks(mlp):

@@ -6,9 +6,9 @@ from graphs import TINY, make_config
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from drl_cli.optim.schedules import RunClock
 from drl_cli.runtime.orchestrator.admission import Admission
 from drl_cli.runtime.orchestrator.rate_limiter import QueueLimiter, RateLimiter, required_band
+from drl_cli.utils.run_clock import RunClock
 
 ONE_ROW = ("worker.envs=1", "worker.block_rows=1")
 PPO = ("algo=ppo", "algo.minibatch_size=8")

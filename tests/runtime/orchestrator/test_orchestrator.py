@@ -11,6 +11,7 @@ from drl_cli.run_folder.checkpoint import load_model, open_checkpoint, read_mani
 from drl_cli.runtime.edges.calls import LOOK_S
 from drl_cli.runtime.orchestrator import orchestrator as module
 from drl_cli.runtime.orchestrator.orchestrator import CLOSE_S, RESCUE_S
+from drl_cli.runtime.orchestrator.saver import restores_workers
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
 from drl_cli.types import LoadParams
 
@@ -244,7 +245,7 @@ def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_gra
     assert closed == [("done", CLOSE_S, True), *range(graph.config.num_workers)]
     saved = read_manifest(graph.folder / "checkpoints" / "last")
     assert (saved["version"], saved["opt_steps"]) == (newest.version, newest.opt_steps)
-    assert any("worker" in name for name in saved["sha256"]) == graph.config.restores_workers
+    assert any("worker" in name for name in saved["sha256"]) == restores_workers(graph.config)
 
 
 def test_sync_makes_every_update_due_and_saves_in_time(build_graph):

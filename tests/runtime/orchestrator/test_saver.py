@@ -8,7 +8,7 @@ from drl_cli.errors import RoleLost
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.orchestrator import saver as module
 from drl_cli.runtime.orchestrator.edges import Edges
-from drl_cli.runtime.orchestrator.saver import Saver
+from drl_cli.runtime.orchestrator.saver import Saver, restores_workers
 from drl_cli.runtime.place.handles import ActorDied, LocalRef
 from drl_cli.types import LoadParams
 
@@ -103,7 +103,7 @@ def test_states_that_a_run_does_not_restore_are_not_saved(tmp_path, overrides):
     made = Made(tmp_path, *overrides, shards=[{"begin_save": [{"a": "1"}]}])
     made.begin(0)
     states, sums = made.committed()
-    assert set(states) == {"trainer"} | ({"worker 5", "worker 6"} if made.saver.config.restores_workers else set())
+    assert set(states) == {"trainer"} | ({"worker 5", "worker 6"} if restores_workers(made.saver.config) else set())
     assert sums == ({} if overrides[0].startswith("checkpoint") else {"a": "1"})
 
 

@@ -64,7 +64,7 @@ def test_builders_have_the_configs_numbers():
 @pytest.mark.parametrize("env", [FRAMES[0], "env=CartPole-v1"])
 def test_builders_compute_priorities_if_the_worker_does(env):
     builder, config = built(env, "algo=dqn", "replay=prioritized", "replay.initial_priority=worker")
-    assert config.worker_priorities
+    assert config.replay.worker_priorities
     assert type(builder) is (FrameBuilder if "Frames" in env else NStepBuilder)
     assert builder.prioritize({"obs": 1, "a": 2}) == ("priorities", ["a", "obs"])
 

@@ -1,4 +1,4 @@
-"""RunClock, which measures the position of a run, and schedules, which are functions of this position."""
+"""RunClock, which measures the position of a run, and functions of this position."""
 
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
