@@ -9,16 +9,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import drl_cli.api as drl
-from drl_cli.algos.base import Batch
 from drl_cli.api import nn, torch
-from drl_cli.losses.distributional import two_hot_loss
 from drl_cli.losses.policy import one_hot
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.losses.value import rescaled, unscaled
-from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.encoder import action_mask
-from drl_cli.optim.gradients import Nets
-from drl_cli.types import ActionSpec, Array, EnvSpec, map_parts
+from drl_cli.types import ActionSpec, map_parts
 from drl_cli.utils.lazy import Tensor
 
 if TYPE_CHECKING:
@@ -26,7 +21,7 @@ if TYPE_CHECKING:
     from drl_cli.search.run import Found
 
 
-Searched: TypeAlias = "tuple[Array, dict[str, Tensor]]"
+Searched: TypeAlias = "tuple[drl.Array, dict[str, Tensor]]"
 """The result of a function `search`: the actions `[N, ...]`, and the columns `[N, ...]` that replay stores."""
 EPS = 1e-3
 """eps of h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, which compresses rewards and values (MuZero, appendix F)."""
@@ -51,7 +46,7 @@ def scalar_loss(logits: Tensor, target: Tensor, support: Tensor) -> Tensor:
     A target is compressed by h (see `EPS`), clipped to the support, and then represented by probabilities of the two
     nearest integers, whose mean is the compressed target.
     """
-    return two_hot_loss(logits, rescaled(target, EPS), support)
+    return drl.losses.two_hot_loss(logits, rescaled(target, EPS), support)
 
 
 class Representation(nn.Module):
@@ -60,7 +55,7 @@ class Representation(nn.Module):
     Z is the width of the last hidden layer.
     """
 
-    def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
+    def __init__(self, network: drl.NetworkConfig, spec: drl.EnvSpec) -> None:
         super().__init__()
         self.network = drl.Network(network, spec, network.hidden[-1])
 
@@ -76,7 +71,7 @@ class Dynamics(nn.Module):
     state. `actions` is A.
     """
 
-    def __init__(self, network: NetworkConfig, actions: int, bins: int) -> None:
+    def __init__(self, network: drl.NetworkConfig, actions: int, bins: int) -> None:
         super().__init__()
         self.width = network.hidden[-1]
         one_layer = dataclasses.replace(network, hidden=(self.width,))
@@ -94,7 +89,7 @@ class Prediction(nn.Module):
     start near 0.
     """
 
-    def __init__(self, network: NetworkConfig, policy: int, bins: int) -> None:
+    def __init__(self, network: drl.NetworkConfig, policy: int, bins: int) -> None:
         super().__init__()
         one_layer = dataclasses.replace(network, hidden=network.hidden[-1:])
         self.policy = policy
@@ -113,7 +108,7 @@ class ValuePrefix(nn.Module):
     an LSTM with Z units and an MLP with one hidden layer, whose outputs start near 0. `bins` is K.
     """
 
-    def __init__(self, network: NetworkConfig, bins: int) -> None:
+    def __init__(self, network: drl.NetworkConfig, bins: int) -> None:
         super().__init__()
         width = network.hidden[-1]
         self.cell = nn.LSTMCell(width, width)
@@ -131,7 +126,7 @@ class ConsistencyMLP(nn.Module):
     norm, if `network.layer_norm` is set, because layer norm does not depend on the other rows of a batch.
     """
 
-    def __init__(self, network: NetworkConfig) -> None:
+    def __init__(self, network: drl.NetworkConfig) -> None:
         super().__init__()
         width = network.hidden[-1]
         self.mlp = drl.MLP(width, width, dataclasses.replace(network, hidden=(width,)))
@@ -150,7 +145,7 @@ def scaled(latent: Tensor) -> Tensor:
     return (latent - low) / (high - low + 1e-5)
 
 
-def networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy_size: int = 0) -> dict[str, nn.Module]:
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec, policy_size: int = 0) -> dict[str, nn.Module]:
     """Return the networks by name. `policy_size` is the number of outputs that give the policy (default: the actions).
 
     With `config.value_prefix`, the network `value_prefix` predicts sums of rewards, and the dynamics predict no reward.
@@ -179,7 +174,7 @@ def action_inputs(action: Tensor, spec: ActionSpec) -> Tensor:
     return action if spec.kind == "box" else one_hot(action, spec.size)
 
 
-def make_model(nets: Nets, config: Any, support: Tensor, action: ActionSpec) -> SearchModel:  # Any: ModelConfig
+def make_model(nets: drl.Nets, config: Any, support: Tensor, action: ActionSpec) -> SearchModel:  # Any: ModelConfig
     kind = PrefixModel if config.value_prefix else SearchModel
     return kind(nets, config, support, action)
 
@@ -190,7 +185,7 @@ class SearchModel:
     Embeddings are latent states `[B, Z]`. Rewards and values are scalars in the unit of the environment's reward.
     """
 
-    def __init__(self, nets: Nets, config: Any, support: Tensor, action: ActionSpec) -> None:  # Any: ModelConfig
+    def __init__(self, nets: drl.Nets, config: Any, support: Tensor, action: ActionSpec) -> None:  # Any: ModelConfig
         self.nets, self.config, self.support, self.action = nets, config, support, action
 
     def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:  # Any: a tensor, or a dict of tensors
@@ -306,7 +301,7 @@ def first_steps(x: Tensor, num: int) -> Tensor:
     return torch.cat([x, zero_step], 1)[:, :num]
 
 
-def as_windows(batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
+def as_windows(batch: drl.Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
     """Return a batch as B windows of L steps, `[B, L, ...]`. Single transitions become windows of one step.
 
     The new column `has_root`, bool `[B, L]`, is False for steps with a random action, which have no search.
@@ -333,7 +328,7 @@ def stored(found: Found) -> dict[str, Tensor]:
     return {"policy": torch.from_numpy(found.policy).float(), "root_value": torch.from_numpy(found.value).float()}
 
 
-def legal_actions(obs: Any) -> Array | None:  # Any: a tensor, or a dict of tensors
+def legal_actions(obs: Any) -> drl.Array | None:  # Any: a tensor, or a dict of tensors
     """Return the legal-action mask in `obs` as a numpy array, bool `[E, A]`; return None if there is no mask."""
-    mask = action_mask(obs)
+    mask = drl.action_mask(obs)
     return None if mask is None else mask.cpu().numpy()

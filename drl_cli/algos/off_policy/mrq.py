@@ -20,9 +20,7 @@ import numpy as np
 
 import drl_cli.api as drl
 from drl_cli.api import nn, torch
-from drl_cli.losses.contrastive import info_nce
-from drl_cli.losses.distributional import two_hot_loss
-from drl_cli.losses.policy import one_hot, permitted
+from drl_cli.losses.policy import one_hot
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.torsos import torso_name
 from drl_cli.types import map_parts
@@ -144,6 +142,24 @@ def check(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> None:
         )
 
 
+def info_nce(predicted: torch.Tensor, target: torch.Tensor, valid: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Return InfoNCE losses of predicted embeddings, `[B, L]` (van den Oord et al. 2018, arXiv 1807.03748, eq. 4).
+
+    `predicted` and `target` `[B, L, Z]` have the embeddings of L steps. At each step, the loss of row i is
+
+        -log(exp(s_ii) / sum_k exp(s_ik)), with s_ik = cos(predicted_i, target_k) / temperature
+
+    The sum contains row i itself and all rows k that have this step, whose `valid` `[B, L]` is True.
+    """
+    normalize = torch.nn.functional.normalize
+    predicted, target = (normalize(each, dim=-1).transpose(0, 1) for each in (predicted, target))  # [L, B, Z]
+    similarity = predicted @ target.transpose(1, 2) / temperature  # [L, B, B]
+    own = torch.eye(len(valid), dtype=torch.bool, device=valid.device)
+    is_in_sum = valid.t().unsqueeze(1) | own  # [L, B, B]
+    log_probs = similarity.masked_fill(~is_in_sum, -torch.inf).log_softmax(-1)
+    return -log_probs.diagonal(dim1=1, dim2=2).t()
+
+
 def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
     """Return the networks by name. All but the encoder get embeddings with the width of the last hidden layer."""
     encoder, size, width = drl.encoder(network, spec), spec.action.size, network.hidden[-1]
@@ -166,7 +182,7 @@ class Noisy(drl.Distribution):
     """
 
     def __init__(self, out: Any, mask: Any, is_box: bool, config: Any) -> None:
-        self.out, self.mask, self.is_box, self.config = permitted(out, mask), mask, is_box, config
+        self.out, self.mask, self.is_box, self.config = drl.permitted(out, mask), mask, is_box, config
 
     @property
     def scores(self) -> Any:
@@ -178,7 +194,7 @@ class Noisy(drl.Distribution):
             return (np.tanh(self.out) + noise).clip(-1.0, 1.0)
         uniform = random.random(self.out.shape, np.float32)
         relaxed = gumbel_softmax(self.out, uniform, self.config.gumbel_temperature)
-        return permitted(relaxed + DISCRETE_NOISE * noise, self.mask).argmax(-1)
+        return drl.permitted(relaxed + DISCRETE_NOISE * noise, self.mask).argmax(-1)
 
     @property
     def mode(self) -> Any:
@@ -246,7 +262,7 @@ class Algorithm(drl.Algorithm):
         loss = config.dynamics_weight * (predicted - next_zs).square().mean(-1)  # [B, L]
         if config.infonce_weight:
             loss = loss + config.infonce_weight * info_nce(predicted, next_zs, valid, config.infonce_temperature)
-        loss = loss + config.reward_weight * two_hot_loss(logits, windows["reward"], self.bins)
+        loss = loss + config.reward_weight * drl.losses.two_hot_loss(logits, windows["reward"], self.bins)
         loss = loss + config.termination_weight * (termination.squeeze(-1) - windows["terminated"].float()).square()
         return torch.where(valid, loss, 0.0).sum(1).mean(), pairs[0]
 
@@ -270,7 +286,7 @@ class Algorithm(drl.Algorithm):
         noise = (factor * config.target_noise * noise).clamp(-clip, clip)
         noisy = self.relaxed(nets.actor(zs), mask, uniform) + noise
         size = self.spec.action.size
-        next_action = noisy.clamp(-1.0, 1.0) if self.is_box else one_hot(permitted(noisy, mask).argmax(-1), size)
+        next_action = noisy.clamp(-1.0, 1.0) if self.is_box else one_hot(drl.permitted(noisy, mask).argmax(-1), size)
         next_q, next_scale = nets.value(nets.pair(zs, next_action), masks)
         target: torch.Tensor = total + discount * next_q.amin(0) * next_scale
         return target
@@ -282,7 +298,7 @@ class Algorithm(drl.Algorithm):
         """
         if self.is_box:
             return out.tanh()
-        sample: torch.Tensor = gumbel_softmax(permitted(out, mask), uniform, self.config.gumbel_temperature)
+        sample: torch.Tensor = gumbel_softmax(drl.permitted(out, mask), uniform, self.config.gumbel_temperature)
         return sample
 
     def windows(self, batch: drl.Batch) -> dict[str, Any]:

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from drl_cli.losses.contrastive import info_nce
+from drl_cli.algos.off_policy.mrq import info_nce
 
 B, L, Z = 6, 4, 5
 
