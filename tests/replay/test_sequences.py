@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from counting import check_counter_sequences
+from graphs import make_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import ImageSteps, image_spec
@@ -248,3 +249,8 @@ def check_equal(columns, expected):
     for name, column in columns.items():
         assert column.dtype == expected[name].dtype
         np.testing.assert_array_equal(column, expected[name])
+
+
+def test_the_preset_has_prioritized_rows_of_sequences():
+    replay = make_config("env=CartPole-v1", "algo=dqn", "replay=sequences").replay
+    assert (replay.rows, replay.has_priorities, replay.table) == ("sequences", True, "sequences")

@@ -70,6 +70,21 @@ def test_actions_come_with_their_search(module):
     assert not random["root_value"].any()
 
 
+@pytest.mark.parametrize("module", [gumbel_muzero, sampled_muzero])
+def test_only_training_explores_by_noise_at_the_root(module):
+    obs, policies = observations(100), [acting(module, seed=seed) for seed in (0, 1)]
+    acted, best = ([getattr(policy, name)(obs) for policy in policies] for name in ("act", "greedy"))
+    assert not np.array_equal(acted[0]["action"], acted[1]["action"])
+    assert np.array_equal(*best)
+
+
+def test_the_first_candidate_of_an_evaluation_is_the_mean_of_the_policy():
+    policy, obs = acting(sampled_muzero), torch.from_numpy(observations(20))
+    with torch.no_grad():
+        _, columns = policy.searched(obs)
+        torch.testing.assert_close(columns["candidates"][:, 0], policy.prior(obs))
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_a_new_policy_does_not_move_the_default_generator(module):
     """In mode=single, the generator belongs to the trainer, whose checkpoint has to be that of a resumed run."""
