@@ -5,11 +5,8 @@ divided by the number of rows, which includes rows with weight 0. Therefore, if 
 rows, the average of their gradients is the gradient of one trainer with all rows.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-from drl_cli.losses import distributional, policy, value
-from drl_cli.utils.lazy import Tensor
+from drl_cli.losses import distributional
+from drl_cli.utils.lazy import Tensor, torch
 
 
 def mse(error: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -23,7 +20,8 @@ def huber(error: Tensor, weight: Tensor | None = None) -> Tensor:
     The loss of an error e is e^2 / 2 if |e| <= 1, else |e| - 1/2. `weight` multiplies these losses. `error` and
     `weight` have the same shape, such as `[B]`.
     """
-    return mean(_differentiable(value.huber, error), weight)
+    losses = torch.nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none")
+    return mean(losses, weight)
 
 
 def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -36,7 +34,9 @@ def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Ten
     if q.ndim != 2 or target.shape != q.shape[1:]:
         given = f"q has shape {tuple(q.shape)} and target has shape {tuple(target.shape)}"
         raise ValueError(f"{given}; needed are [N, B] and [B]")
-    return _differentiable(value.ensemble_mse, q, target, weight)
+    squares = (q - target).square()
+    total: Tensor = (squares if weight is None else weight * squares).sum()
+    return total / q.shape[1]
 
 
 def quantile_critic(
@@ -45,15 +45,18 @@ def quantile_critic(
     """Return the mean over the batch of the quantile regression loss, `[]` (IQN, Dabney et al. 2018b, eq. 3).
 
     `quantiles` `[B, K]` has K estimated quantiles of the return. `fraction`, `[K]` or `[B, K]`, has the fraction of
-    each quantile, such as 0.5 for the median. `target` `[B, M]` has samples or quantiles of the return, without a
-    gradient. With the errors u = target_j - quantiles_i, the loss of a row is
+    each quantile, such as 0.5 for the median. `target` `[B, M]` has samples or quantiles of the return. Only
+    `quantiles` get a gradient. With the errors u = target_j - quantiles_i, the loss of a row is
 
         sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa
 
     [u < 0] is 1 or 0. With kappa = 0, |u| replaces huber_kappa(u) / kappa. `weight` `[B]` multiplies each row's loss.
     QR-DQN's loss (Dabney et al. 2018a, eq. 10) is not divided by kappa. For kappa = 1, both are equal.
     """
-    loss = _differentiable(distributional.quantile_huber, quantiles, target, fraction, kappa)
+    with torch.no_grad():
+        loss, slope = distributional.quantile_huber(quantiles, target, fraction, kappa)
+    # The difference is 0 and has the gradient of the loss. With autograd of `[B, K, M]`, TQC is a third slower.
+    loss = loss + (slope * (quantiles - quantiles.detach())).sum(1)
     return mean(loss, weight)
 
 
@@ -63,7 +66,7 @@ def categorical_critic(logits: Tensor, probs: Tensor, weight: Tensor | None = No
     `logits` is `[B, K]`. Each row of `probs` must sum to 1, as the results of `project` do. `weight` `[B]` multiplies
     each row's loss.
     """
-    return mean(_differentiable(distributional.cross_entropy, logits, probs), weight)
+    return mean(distributional.cross_entropy(logits, probs), weight)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, weight: Tensor | None = None) -> Tensor:
@@ -74,14 +77,9 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, w
     """
     ratio = log_ratio.exp()
     weighted = advantage if weight is None else weight * advantage  # because w min(x, y) = min(w x, w y) for w >= 0
-    return _differentiable(policy.clipped_surrogate, ratio, weighted, clip)
-
-
-def _differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Any) -> Tensor:
-    """Return `nodes.differentiable(formula, x, *others)`, the loss that the formula computes."""
-    from drl_cli.losses.nodes import differentiable  # not at the top, because nodes.py imports torch
-
-    return differentiable(formula, x, *others)
+    surrogate = ratio * weighted
+    clipped = ratio.detach().clamp(1.0 - clip, 1.0 + clip) * weighted  # has no gradient where it is smaller
+    return -torch.where(surrogate <= clipped, surrogate, clipped).mean()
 
 
 def mean(loss: Tensor, weight: Tensor | None = None) -> Tensor:

@@ -63,22 +63,18 @@ def hl_gauss(target: Tensor, support: Tensor, width: float = 0.75) -> Tensor:
     return probs / total
 
 
-def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the cross-entropy between `probs` and softmax(logits), its gradient, and the KL divergence.
+def cross_entropy(logits: Tensor, probs: Tensor) -> Tensor:
+    """Return the cross-entropy `[B]` between `probs` and softmax(logits). Both arguments are `[B, K]`.
 
-    Both arguments are `[B, K]`, and each row of `probs` must sum to 1. The cross-entropy is `[B]`. Its gradient with
-    respect to the logits is `[B, K]`. The divergence `[B]` is KL(probs || softmax(logits)).
+    Each row of `probs` must sum to 1.
     """
-    log_probs = logits.log_softmax(-1)
-    loss = -(probs * log_probs).sum(-1)
-    gradient = log_probs.exp() - probs
-    divergence = loss + torch.xlogy(probs, probs).sum(-1)  # the cross-entropy minus the entropy; 0 log 0 is 0
-    return loss, gradient, divergence
+    return -(probs * logits.log_softmax(-1)).sum(-1)
 
 
 def divergence(logits: Tensor, probs: Tensor) -> Tensor:
     """Return KL(probs || softmax(logits)) `[B]`, at least 0. The arguments are those of `cross_entropy`."""
-    return cross_entropy(logits, probs)[2].clamp(min=0.0)  # rounding can make a divergence negative
+    difference = cross_entropy(logits, probs) + torch.xlogy(probs, probs).sum(-1)  # minus the entropy; 0 log 0 is 0
+    return difference.clamp(min=0.0)  # rounding can make a divergence negative
 
 
 def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from drl_cli.losses.either import (
     tanh,
     where,
 )
-from drl_cli.losses.policy import LOG_2PI, LOG_STD_MAX, LOG_STD_MIN, permitted
+from drl_cli.losses.policy import LOG_2PI, LOG_STD_MAX, LOG_STD_MIN, permitted, tanh_gaussian
 from drl_cli.types import ActionSpec
 from drl_cli.utils.lazy import torch
 
@@ -268,8 +268,6 @@ class TanhGaussian(Distribution):
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
         if not isinstance(self.inner.mean, np.ndarray):
-            from drl_cli.losses.nodes import tanh_gaussian  # not at the top, because nodes.py imports torch
-
             mean, log_std = self.inner.mean, expand(self.inner.log_std, self.inner.mean)
             return tanh_gaussian(mean, log_std, normal(random, mean))
         u = self.inner.sample(random)

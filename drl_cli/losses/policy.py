@@ -1,4 +1,4 @@
-"""Samples and losses of policies with their derivatives, one-hot actions, and legal-action masks."""
+"""Samples of tanh-Gaussian policies, one-hot actions, and legal-action masks."""
 
 import math
 from typing import Any
@@ -25,20 +25,6 @@ def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor,
     return torch.tanh(u), log_prob.sum(-1) - constant
 
 
-def tanh_gaussian_backward(
-    action: Tensor, log_std: Tensor, noise: Tensor, d_action: Tensor, d_log_prob: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of a loss with respect to `mean` and `log_std` of `tanh_gaussian`, `[B, A]` each.
-
-    `d_action` `[B, A]` and `d_log_prob` `[B]` are the gradients of the loss with respect to the results of
-    `tanh_gaussian`. `log_std` and `noise` are its arguments, and `action` `[B, A]` has the actions that it returned.
-    """
-    d_log_prob = d_log_prob.unsqueeze(-1)
-    d_u = d_action * (1.0 - action.square()) + d_log_prob * (2.0 * action)  # d log_prob / du = 2 tanh(u)
-    d_log_std = d_u * log_std.exp() * noise - d_log_prob  # through u, and through the term -log_std of log_prob
-    return d_u, d_log_std  # d_u is also the gradient of the mean, because du / dmean = 1
-
-
 def one_hot(action: Tensor, size: int) -> Tensor:
     """Return discrete actions `[...]` as one-hot vectors, float32 `[..., size]`.
 
@@ -61,16 +47,3 @@ def permitted(values: Any, mask: Any) -> Any:  # Any: numpy or torch
     if isinstance(values, np.ndarray):
         return np.where(mask, values, np.float32(FORBIDDEN))
     return values.masked_fill(~mask, FORBIDDEN)
-
-
-def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Return PPO's loss, and its derivative with respect to `ratio` (Schulman et al. 2017, eq. 7).
-
-    The loss `[]` is -E[min(r A, clip(r, 1 - clip, 1 + clip) A)], where r = pi(a|s) / pi_old(a|s) is `ratio` `[B]` and A
-    is `advantage` `[B]`. The derivative `[B]` is 0 in rows where the clipped product is smaller.
-    """
-    surrogate = ratio * advantage
-    clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
-    d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)  # the loss is a negative mean of B rows
-    loss = -torch.minimum(surrogate, clipped).mean()
-    return loss, d_ratio

@@ -15,19 +15,6 @@ def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob:
     return reward + discount * (next_q.min(0).values - alpha * next_log_prob)
 
 
-def ensemble_mse(q: Tensor, target: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the mean squared error of each of N critics, summed over the critics, and the gradient of this sum.
-
-    `q` is `[N, B]`, and `target` is `[B]`. `weight` `[B]` multiplies the squared errors of each row (prioritized
-    replay, Schaul et al. 2015, algorithm 1). The sum is `[]`. Its gradient with respect to `q` is `[N, B]`.
-    """
-    rows = q.shape[1]
-    error = q - target
-    weighted = error if weight is None else weight * error
-    loss = (weighted * error).sum() / rows
-    return loss, weighted * (2.0 / rows)
-
-
 def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return the probabilities `[B, A]` and the entropy `[B]` of the policy pi = softmax(q / temperature).
 
@@ -48,17 +35,6 @@ def scaled_log_policy(q: Tensor, action: Tensor, temperature: float, floor: floa
     log_probs = (q / temperature).log_softmax(-1)
     log_prob = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
     return (temperature * log_prob).clamp(floor, 0.0)
-
-
-def huber(error: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the Huber loss of each error and its derivative, both in the shape of `error`.
-
-    The loss of an error e is e^2 / 2 if |e| <= 1, else |e| - 1/2. The derivative is e clipped to [-1, 1] (Mnih et al.
-    2015).
-    """
-    slope = error.clamp(-1.0, 1.0)
-    loss = torch.sub(error, slope, alpha=0.5).mul_(slope)  # (error - slope / 2) * slope, with one new tensor
-    return loss, slope
 
 
 def expectile(error: Tensor, tau: float) -> Tensor:

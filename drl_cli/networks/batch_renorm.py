@@ -96,17 +96,13 @@ class RenormCritics(nn.Module):
 
 
 def linear(products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return `x weight + bias` of N networks, `[N, B, out]`, with the matrix products of `products`, also backward.
+    """Return `x weight + bias` of N networks, `[N, B, out]`, with the matrix products of `products`.
 
     x is `[N, B, in]`, weight is `[N, in, out]`, and bias is `[N, out]`.
     """
     networks = zip(x.unbind(), weight.unbind(), bias.unbind(), strict=True)
-    if torch.compiler.is_compiling():  # torch.func, which makes the gradients then, cannot use Linear
-        return torch.stack([products.linear(*network) for network in networks])
-    from drl_cli.networks.nodes import Linear  # not at the top, because nodes.py imports torch
-
     with torch.autocast(x.device.type, enabled=False):  # because `products` decides what is rounded to bfloat16
-        return torch.stack([Linear.apply(products, *network) for network in networks])  # type: ignore[no-untyped-call]
+        return torch.stack([products.linear(*network) for network in networks])
 
 
 def _uniform(*shape: int, fan_in: int) -> nn.Parameter:

@@ -1,15 +1,12 @@
-"""Multi-layer perceptrons with all weights in one flat vector and a hand-written backward pass.
+"""Multi-layer perceptrons with all weights in one flat vector.
 
 Trainers (torch) and workers (numpy, no torch) use the same layout of the vector. Each layer has a weight `[in, out]`
 and a bias `[out]`. With layer norm (Ba et al. 2016, arXiv 1607.06450), the norm's gain `[out]` and bias `[out]` follow
-those of each hidden layer. The parameters of the networks of an ensemble follow one another. The backward pass is
-written by hand, because autograd's work for a small network takes longer than the arithmetic (docs/performance.md).
+those of each hidden layer. The parameters of the networks of an ensemble follow one another.
 """
 
-import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -85,19 +82,6 @@ def activate_numpy(x: Array, activation: str) -> Array:
     return out
 
 
-@dataclass(slots=True)
-class ForwardPass:
-    """The intermediate results of `FlatMLP.forward` that `FlatMLP.backward` needs.
-
-    The first three fields have one list for each network of the ensemble.
-    """
-
-    inputs: list[list[Tensor]]  # the input `[B, in]` of each layer
-    norms: list[list[tuple[Tensor, ...]]]  # (input, mean, 1 / standard deviation) of each layer norm
-    outputs: list[list[Tensor]]  # the output `[B, width]` of each hidden layer, before dropout
-    masks: Sequence[Tensor]  # the dropout mask `[N, B, width]` of each hidden layer; () without dropout
-
-
 class FlatMLP:
     """An ensemble of N equally shaped MLPs, whose parameters are views of the vector `flat` `[size]`."""
 
@@ -109,12 +93,6 @@ class FlatMLP:
         self.has_norm = len(shapes) > 2 and len(shapes[2]) == 1  # without norm, shapes[2] is the next layer's weight
         self.tensors_per_layer = 4 if self.has_norm else 2
         self.networks = _views(flat, shapes, ensemble)
-
-    def first(self, num: int) -> "FlatMLP":
-        """Return an ensemble of only the first `num` networks, with the same parameters."""
-        other = copy.copy(self)  # because this takes less time than making the views again
-        other.ensemble, other.flat, other.networks = num, self.flat[: num_params(self.shapes, num)], self.networks[:num]
-        return other
 
     def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
         """Initialise all parameters. Each network of the ensemble gets different random numbers.
@@ -154,65 +132,24 @@ class FlatMLP:
         layers = torch.split(factors, [self.ensemble * width for width in widths], 1)  # [B, N * width] each
         return [layer.view(len(layer), self.ensemble, -1).transpose(0, 1) for layer in layers]
 
-    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, ForwardPass]:
-        """Return the outputs `[N, B, out]` for the inputs `x` `[B, in]`, and intermediate results for `backward`.
+    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
+        """Return the outputs `[N, B, out]` for `x` `[B, in]`. Dropout masks multiply the outputs of hidden layers."""
+        outputs = [self._evaluate(params, x, [mask[n] for mask in masks]) for n, params in enumerate(self.networks)]
+        return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0)
 
-        Call this method under torch.no_grad. Dropout masks multiply the outputs of hidden layers.
-        """
-        trace = ForwardPass([], [], [], masks)
-        results: list[Tensor] = []
-        for n, params in enumerate(self.networks):
-            h, last_layer = x, len(params) - 2
-            inputs: list[Tensor] = []
-            norms: list[tuple[Tensor, ...]] = []
-            outputs: list[Tensor] = []
-            for i in range(0, len(params), self.tensors_per_layer):
-                inputs.append(h)
-                h = self.products.linear(h, params[i], params[i + 1])
-                if i == last_layer:
-                    break
-                if self.has_norm:
-                    before = h
-                    h, *moments = torch.native_layer_norm(h, h.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
-                    norms.append((before, *moments))
-                h = activate_(h, self.activation)
-                outputs.append(h)
-                if masks:
-                    h = h * masks[len(outputs) - 1][n]
-            results.append(h)
-            trace.inputs.append(inputs)
-            trace.norms.append(norms)
-            trace.outputs.append(outputs)
-        stacked = torch.stack(results) if self.ensemble > 1 else results[0].unsqueeze(0)
-        return stacked, trace
-
-    def backward(self, trace: ForwardPass, d_out: Tensor, grad: Tensor | None, *, to_inputs: bool) -> Tensor | None:
-        """Compute the gradients of a loss, given its gradient `d_out` `[N, B, out]` with respect to the outputs.
-
-        Write the gradient of the parameters into `grad` `[size]`, unless `grad` is None. With `to_inputs`, return the
-        gradient of the inputs `[B, in]`, summed over the networks; otherwise return None. `trace` is from `forward`.
-        """
-        d_inputs: Tensor | None = None
-        no_grads: list[list[Tensor]] = [[]] * self.ensemble  # an empty list for each network: nothing is written
-        grads_of_networks = no_grads if grad is None else _views(grad, self.shapes, self.ensemble)
-        networks = zip(self.networks, grads_of_networks, d_out.unbind(), strict=True)
-        for n, (params, grads, d) in enumerate(networks):  # d: the gradient of the present layer's outputs
-            for i in range(len(params) - 2, -1, -self.tensors_per_layer):  # from the last layer to the first
-                layer = i // self.tensors_per_layer
-                if grads:
-                    self.products.weight_gradient(trace.inputs[n][layer], d, grads[i])
-                    torch.sum(d, 0, out=grads[i + 1])
-                if layer > 0:  # back through the dropout, activation and norm of the layer before
-                    d = self.products.input_gradient(d, params[i])
-                    if trace.masks:
-                        d = d * trace.masks[layer - 1][n]
-                    d = activate_backward_(d, trace.outputs[n][layer - 1], self.activation)
-                    if self.has_norm:
-                        d = _norm_backward(d, trace.norms[n][layer - 1], params[i - 2 : i], grads[i - 2 : i])
-            if to_inputs:
-                d_x = self.products.input_gradient(d, params[0])
-                d_inputs = d_x if d_inputs is None else d_inputs.add_(d_x)
-        return d_inputs
+    def _evaluate(self, params: Sequence[Tensor], h: Tensor, masks: Sequence[Tensor]) -> Tensor:
+        """Return the outputs `[B, out]` of one network, with a dropout mask `[B, width]` for each hidden layer."""
+        last_layer = len(params) - 2
+        for i in range(0, len(params), self.tensors_per_layer):
+            h = self.products.linear(h, params[i], params[i + 1])
+            if i == last_layer:
+                break
+            if self.has_norm:
+                h, *_ = torch.native_layer_norm(h, h.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
+            h = activate_(h, self.activation)
+            if masks:
+                h = h * masks[i // self.tensors_per_layer]
+        return h
 
 
 def _views(flat: Tensor, shapes: Shapes, ensemble: int) -> list[list[Tensor]]:
@@ -226,30 +163,3 @@ def activate_(x: Tensor, activation: str) -> Tensor:
     if activation == "relu":
         return torch.relu_(x)
     return torch.tanh_(x) if activation == "tanh" else torch.nn.functional.elu_(x)
-
-
-def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
-    """Return the gradient of a loss with respect to the input of an activation.
-
-    `d` is the gradient with respect to the activation's output `h`. For relu and tanh, `d` is changed and returned. The
-    derivatives are computed from `h`: exp(x) is h + 1 for elu, and 1 - tanh(x)^2 is 1 - h^2.
-    """
-    if activation == "relu":  # d where h > 0, otherwise 0
-        gradient: Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
-        return gradient
-    return d.mul_(1 - h * h) if activation == "tanh" else torch.where(h > 0, d, d * (h + 1))
-
-
-def _norm_backward(d: Tensor, norm: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
-    """Return the gradient of a loss with respect to the input of a layer norm, `[B, n]`.
-
-    `d` `[B, n]` is the gradient with respect to the norm's output. `norm` is (input, mean, 1 / standard deviation), and
-    `params` is (gain, bias). The gradients of gain and bias are written into `grads`, unless `grads` is empty.
-    """
-    needed = [True, bool(grads), bool(grads)]
-    backward = torch.ops.aten.native_layer_norm_backward
-    d_input, *d_params = backward(d, norm[0], d.shape[1:], norm[1], norm[2], *params, needed)
-    for grad, d_param in zip(grads, d_params, strict=False):
-        grad.copy_(d_param)
-    gradient: Tensor = d_input
-    return gradient

@@ -1,4 +1,4 @@
-"""MLP and Network: torch modules for algorithms, with the fast hand-written passes of `FlatMLP`."""
+"""MLP and Network: torch modules for algorithms, whose MLPs have all weights in one parameter."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,6 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import FlatMLP, mlp_shapes, num_params
 from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.networks.torsos import torso
-from drl_cli.optim.modules import wanted
 from drl_cli.optim.products import Products
 from drl_cli.types import EnvSpec
 from drl_cli.utils.deferred import present
@@ -63,7 +62,6 @@ class MLP(nn.Module):
         generator = generator or present.heads
         if generator is None:
             generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
-        self._kept: FlatMLP | None = None  # the last result of `kept_on`
         with torch.no_grad():
             self.on(self.flat.data).init(network.init, generator, last)
         self.norm = norm
@@ -108,10 +106,6 @@ class MLP(nn.Module):
             pieces[i] = (weight / largest[:, None, None]).flatten(1)
         return torch.cat(pieces, 1).flatten()
 
-    def _keep_zeros_(self, gradient: Tensor) -> Tensor:
-        """Set the gradients of weights that stay 0 to 0 in place; return `gradient` `[size]`. An MLP has none."""
-        return gradient
-
     @property
     def dropout_size(self) -> int:
         """The number of hidden units of all networks. `masks` needs a random number for each of them in each row."""
@@ -123,16 +117,6 @@ class MLP(nn.Module):
         `uniform` `[B, dropout_size]` has random numbers in [0, 1). `rate` is the probability that a unit is dropped.
         """
         return self.on(self.flat.detach()).masks(uniform, rate)
-
-    def kept_on(self, flat: Tensor) -> FlatMLP:
-        """Return what `on(flat)` returns, for `flat` `[size]`.
-
-        Return the last result again if `flat` has the same memory as before, because making the views takes time.
-        """
-        kept = self._kept
-        if kept is None or kept.flat.data_ptr() != flat.data_ptr() or kept.products is not self.products:
-            kept = self._kept = self.on(flat.detach())
-        return kept
 
     def forward(self, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
         """Return the outputs for inputs `[B, inputs]`: `[N, B, outputs]`, or `[B, outputs]` for one network.
@@ -149,10 +133,9 @@ class MLP(nn.Module):
         batch_shape = x.shape[:-1]
         if len(batch_shape) > 1:
             x = x.flatten(0, -2)
-        if torch.compiler.is_compiling():  # torch.func, which makes the gradients then, cannot use _HandWritten
-            out, _ = self.on(flat[: num_params(self.shapes, num)], num).forward(x, masks)
-        else:
-            out = _HandWritten.apply(self, num, x, flat, *masks)  # type: ignore[no-untyped-call]
+        flat = flat if num == self.ensemble else flat[: num_params(self.shapes, num)]
+        with torch.autocast(x.device.type, enabled=False):  # because `products` decides what is rounded to bfloat16
+            out = self.on(flat, num).forward(x, masks)
         if len(batch_shape) > 1:
             out = out.reshape(out.shape[0], *batch_shape, -1)
         return out.squeeze(0) if num == 1 else out
@@ -249,37 +232,3 @@ class Network(nn.Module):
             x = torch.cat([x, action], -1)
         out: Tensor = self.mlp(x, masks, first)
         return out
-
-
-class _HandWritten(torch.autograd.Function):
-    """The forward and backward pass of `FlatMLP` as one node of autograd's graph."""
-
-    @staticmethod
-    def forward(ctx: Any, module: MLP, num: int, x: Tensor, flat: Tensor, *masks: Tensor) -> Tensor:  # Any: autograd's
-        out: Tensor
-        whole, kind = module.kept_on(flat), x.device.type
-        ctx.module, ctx.networks = module, whole if num == module.ensemble else whole.first(num)
-        if torch.is_autocast_enabled(kind):  # switched off, because `products` decides what is rounded to bfloat16
-            with torch.autocast(kind, enabled=False):
-                out, ctx.trace = ctx.networks.forward(x, masks)
-        else:
-            out, ctx.trace = ctx.networks.forward(x, masks)
-        ctx.save_for_backward(flat)  # so that `backward` raises RuntimeError if a step has changed the parameters
-        return out
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
-        (flat,) = ctx.saved_tensors
-        _, _, needs_x, needs_flat, *masks = ctx.needs_input_grad
-        needs_flat = needs_flat and not (wanted and flat.is_leaf and flat.data_ptr() not in wanted)
-        d_flat: Tensor | None = None
-        d_evaluated: Tensor | None = None  # the gradient of the parameters of the networks that were evaluated
-        if needs_flat:
-            size = len(ctx.networks.flat)
-            d_flat = torch.empty_like(flat) if size == len(flat) else torch.zeros_like(flat)
-            d_evaluated = d_flat[:size]
-        d_x = ctx.networks.backward(ctx.trace, d_out, d_evaluated, to_inputs=needs_x)
-        if d_flat is not None:
-            ctx.module._keep_zeros_(d_flat)
-        return None, None, d_x, d_flat, *[None] * len(masks)

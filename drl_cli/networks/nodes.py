@@ -1,4 +1,4 @@
-"""Batch norm and linear layers as single nodes of autograd's graph, which take less time than one for each operation.
+"""Batch norm as a single node of autograd's graph, which takes less time than one for each operation.
 
 This file imports torch, so other files import it inside functions.
 """
@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from drl_cli.optim.products import Products
 
 
 class Normalised(torch.autograd.Function):
@@ -34,24 +32,3 @@ class Normalised(torch.autograd.Function):
         through_std = d_gain * scale * inverse / -batch_size  # because x changes its standard deviation
         d_x = torch.addcmul(through_mean, d_out, scale).addcmul_(centered, through_std)
         return d_x, d_gain, d_bias, None
-
-
-class Linear(torch.autograd.Function):
-    """A layer whose matrix products, forward and backward, are those of `products`."""
-
-    @staticmethod
-    def forward(ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # Any: autograd's
-        ctx.products = products
-        ctx.save_for_backward(x, weight)
-        return products.linear(x, weight, bias)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
-        x, weight = ctx.saved_tensors
-        _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        d_weight = torch.empty_like(weight) if needs_weight else None
-        if d_weight is not None:
-            ctx.products.weight_gradient(x, d_out, d_weight)
-        d_x = ctx.products.input_gradient(d_out, weight) if needs_x else None
-        return None, d_x, d_weight, d_out.sum(0) if needs_bias else None

@@ -34,6 +34,7 @@ class QLayers(MLP):
         super().__init__(shape.features, shape.outputs, network, last=2**0.5 if shape.dueling else 1.0)
         self.shape = shape
         self._keep_zeros_(self.flat.data)
+        self.flat.register_hook(self._keep_zeros_)  # type: ignore[no-untyped-call]  # of the gradient
 
     def forward(  # type: ignore[override]
         self, x: Tensor, masks: Sequence[Tensor] = (), sigma: Tensor | None = None, noise: Tensor | None = None

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     Named = list[tuple[str, Tensor]]
 
 
-wanted: set[int] = set()
-"""Addresses of the parameters whose gradients the present backward pass needs. Empty if it needs all gradients."""
-
-
 def trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Return (name, parameter) for each parameter with requires_grad=True, in the order of `named_parameters`."""
     return [(name, p) for name, p in module.named_parameters() if p.requires_grad]

@@ -23,7 +23,6 @@ from drl_cli.optim.modules import (
     trained,
     untrained,
     views,
-    wanted,
 )
 from drl_cli.utils.lazy import Tensor, torch
 
@@ -125,12 +124,8 @@ class Params:
         Raise ValueError as `leaves` does.
         """
         leaves = self.leaves(names)
-        if len(names) < len(self.slices):
-            wanted.update(leaf.data_ptr() for leaf in leaves)
-        try:  # not with `backward`, which adds gradients to zeros, or copies some of them twice
-            grads: Sequence[Tensor | None] = torch.autograd.grad(loss, leaves, allow_unused=True)
-        finally:
-            wanted.clear()
+        # not with `backward`, which adds gradients to zeros, or copies some of them twice
+        grads: Sequence[Tensor | None] = torch.autograd.grad(loss, leaves, allow_unused=True)
         for leaf, grad in zip(leaves, grads, strict=True):
             assert leaf.grad is not None  # a view of `grad`, see `collect`
             if grad is None:  # the loss does not depend on this parameter

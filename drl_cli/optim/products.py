@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.machine import describe_processor, is_zen_5
+from drl_cli.utils.machine import describe_processor, is_amd, is_zen_5
 
 log = logging.getLogger(__name__)
 
@@ -24,27 +24,8 @@ class Products:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return `x weight + bias`, `[B, out]`; x is `[B, in]`, weight is `[in, out]`, and bias is `[out]`."""
         if _is_faster_transposed(x, weight.shape[1]):
-            transposed = torch.mm(weight.t(), x.t())  # [out, B]
-            return transposed.t().add_(bias)
+            return torch.mm(weight.t(), x.t()).t().add_(bias)
         return torch.addmm(bias, x, weight)
-
-    def weight_gradient(self, x: Tensor, d: Tensor, out: Tensor) -> None:
-        """Write the gradient of a loss with respect to the weight of `linear`, `x^T d`, into `out` `[in, out]`.
-
-        `x` `[B, in]` is the input of `linear`, and `d` `[B, out]` is the gradient with respect to its result.
-        """
-        if _is_faster_transposed(x, d.shape[1]):
-            transposed = torch.mm(d.t(), x)  # [out, in]
-            out.copy_(transposed.t())
-        else:
-            torch.mm(x.t(), d, out=out)
-
-    def input_gradient(self, d: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of a loss with respect to the input of `linear`: `d weight^T`, `[B, in]`.
-
-        `d` `[B, out]` is the gradient with respect to the result of `linear`, and `weight` is `[in, out]`.
-        """
-        return torch.mm(d, weight.t())
 
 
 class OneDNN(Products):
@@ -56,38 +37,29 @@ class OneDNN(Products):
 
     def __init__(self, rows: int = 1, width: int = 64, multiplications: int = 0) -> None:
         self.rows, self.width, self.multiplications = rows, width, multiplications
-        _register_operator()
-        self.differentiable = _differentiable()
 
     def chosen(self) -> Mapping[str, Any]:
         least = {"from_rows": self.rows, "from_width": self.width, "from_multiplications": self.multiplications}
         return {"library": "onednn", **least, "else": "torch"}
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return self._product(x, weight, bias) if self._is_large(x, weight) else super().linear(x, weight, bias)
+        rows, (inputs, outputs) = x.shape[0], weight.shape
+        is_wide = min(inputs, outputs) >= self.width and rows >= self.rows
+        is_large = is_wide and rows * inputs * outputs >= self.multiplications
+        return self._large(x, weight, bias) if is_large else super().linear(x, weight, bias)
 
-    def weight_gradient(self, x: Tensor, d: Tensor, out: Tensor) -> None:
-        if self._is_large(d, out):
-            out.copy_(self._product(x.t(), d))
-        else:
-            super().weight_gradient(x, d, out)
-
-    def input_gradient(self, d: Tensor, weight: Tensor) -> Tensor:
-        return self._product(d, weight.t()) if self._is_large(d, weight) else super().input_gradient(d, weight)
-
-    def _is_large(self, batch: Tensor, weight: Tensor) -> bool:
-        """Return whether oneDNN computes the products of a weight `[in, out]` and a batch `[B, in]` or `[B, out]`."""
-        rows = batch.shape[0]
-        inputs, outputs = weight.shape
-        is_wide = inputs >= self.width and outputs >= self.width
-        return is_wide and rows >= self.rows and rows * inputs * outputs >= self.multiplications
+    def _large(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return `linear(x, weight, bias)`, computed by oneDNN. torch.compile cannot use oneDNN with these weights."""
+        if torch.compiler.is_compiling():
+            return super().linear(x, weight, bias)
+        out: Tensor = _layer().apply(self._product, x, weight, bias)
+        return out
 
     def _product(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return `a b`, or `a b + bias`, for matrices a and b."""
-        if torch.compiler.is_compiling():  # torch.compile needs an operator, but a plain call is 10 us faster
-            product: Tensor = self.differentiable(a, b, bias)
-            return product
-        return _onednn(a, b, bias)
+        # The operator takes a weight `[out, in]`. The last three arguments mean that no activation follows.
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
+        return product
 
 
 class BFloat16(OneDNN):
@@ -109,11 +81,15 @@ class BFloat16(OneDNN):
         library = "onednn" if self.is_cpu and not self.is_emulated else "torch"
         return {**super().chosen(), "library": library, "precision": "bfloat16"}
 
+    def _large(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        is_onednn = self.is_cpu and not self.is_emulated and not torch.compiler.is_compiling()
+        return super()._large(x, weight, bias) if is_onednn else self._product(x, weight, bias)
+
     def _product(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
         a, b = a.bfloat16(), b.bfloat16()
         if self.is_emulated:
             product = torch.mm(a.float(), b.float()).bfloat16()  # rounds as a product in bfloat16 does
-        elif self.is_cpu:
+        elif self.is_cpu and not torch.compiler.is_compiling():
             product = super()._product(a, b)
         else:
             product = torch.mm(a, b)
@@ -145,61 +121,33 @@ def make_products(library: str, precision: str, device: torch.device, is_repeata
     return OneDNN(rows=256, width=256) if is_repeatable else OneDNN(multiplications=2**21)
 
 
-def _onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-    """Return `a b + bias`, `[B, out]`, by oneDNN; a is `[B, in]`, b is `[in, out]`, and bias is `[out]` or None (0)."""
-    # The operator takes a weight `[out, in]`. The last three arguments mean that no activation follows.
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
-    return product
-
-
 @cache
-def _register_operator() -> torch.library.Library:
-    """Register the operator `torch.ops.drl_cli.onednn`, which computes `_onednn`, for compiled functions.
+def _layer() -> Any:
+    """Return a torch.autograd.Function whose matrix products, forward and backward, are those of a given function."""
 
-    torch.compile can use oneDNN without this operator, but then it assumes constant weights. The operator exists as
-    long as the result, which the cache keeps.
-    """
-
-    def shape_of_result(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-        return a.new_empty(a.shape[0], b.shape[1])
-
-    library = torch.library.Library("drl_cli", "DEF")  # type: ignore[no-untyped-call]
-    library.define("onednn(Tensor a, Tensor b, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
-    library.impl("onednn", _onednn, "CPU")  # type: ignore[no-untyped-call]
-    torch.library.register_fake("drl_cli::onednn", shape_of_result, lib=library)
-    return library
-
-
-@cache
-def _differentiable() -> Any:
-    """Return a function of (a, b, bias) that computes `_onednn`, and that compiled code can differentiate."""
-
-    class Product(torch.autograd.Function):
+    class Layer(torch.autograd.Function):
         @staticmethod
-        def forward(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-            product: Tensor = torch.ops.drl_cli.onednn(a, b, bias)
-            return product
+        def forward(ctx: Any, product: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # Any: autograd's
+            ctx.product = product
+            ctx.save_for_backward(x, weight)
+            out: Tensor = product(x, weight, bias)
+            return out
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-            a, b, bias = inputs
-            ctx.save_for_backward(a, b)
-            ctx.has_bias = bias is not None
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
+            x, weight = ctx.saved_tensors
+            _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+            d_x = ctx.product(d, weight.t()) if needs_x else None
+            d_weight = ctx.product(x.t(), d) if needs_weight else None
+            return None, d_x, d_weight, d.sum(0) if needs_bias else None
 
-        @staticmethod
-        def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-            a, b = ctx.saved_tensors
-            d_a = torch.ops.drl_cli.onednn(d, b.t(), None)
-            d_b = torch.ops.drl_cli.onednn(a.t(), d, None)
-            d_bias = d.sum(0) if ctx.has_bias else None
-            return d_a, d_b, d_bias
-
-    return Product.apply
+    return Layer
 
 
 def _is_faster_transposed(x: Tensor, outputs: int) -> bool:
-    """Return whether the product of a layer and `x` is computed by MKL, and up to four times faster transposed."""
-    return x.device.type == "cpu" and 1 < outputs <= 8 and x.numel() >= 2**14
+    """Return whether MKL computes a layer of `x` up to four times faster transposed, as on AMD's processors."""
+    return 1 < outputs <= 8 and x.numel() >= 2**14 and x.device.type == "cpu" and is_amd()
 
 
 def has_bf16() -> bool:

@@ -36,6 +36,12 @@ def describe_processor() -> str:
     return info.read_text().partition("\n\n")[0] if info.exists() else ""
 
 
+@cache
+def is_amd() -> bool:
+    """Return whether the CPU is one of AMD."""
+    return "AuthenticAMD" in describe_processor()
+
+
 def is_zen_5() -> bool:
     """Return whether the CPU is AMD's Zen 5, or a later one."""
     found = re.search(r"AuthenticAMD\s+cpu family\s*:\s*(\d+)", describe_processor())

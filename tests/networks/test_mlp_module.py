@@ -181,7 +181,7 @@ def test_a_step_makes_an_older_graph_stale():
     optimizer, x = Optimizer(params, {"critic": 1e-2}, context), torch.randn(4, 3)
     stale = mlp(x).sum()
     optimizer.minimize(mlp(x).sum())
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+    with pytest.raises(RuntimeError, match="has been modified inplace"):
         optimizer.minimize(stale)
 
 
@@ -193,6 +193,13 @@ def test_bf16_reaches_the_products():
     assert rounded.dtype == torch.float32
     assert not torch.equal(rounded, exact)
     torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
+
+
+def test_bf16_rounds_no_narrow_layer():
+    mlp, x = make(), torch.randn(5, 3)
+    exact = mlp(x)
+    Params(Context(CPU, products=BFloat16(CPU)), critic=mlp)
+    assert torch.equal(mlp(x), exact)
 
 
 @pytest.mark.slow

@@ -205,7 +205,7 @@ class Plain:
 
 def networks(mlp):
     """Return the weights and biases of each network of a drl.MLP."""
-    return mlp.kept_on(mlp.flat).networks
+    return mlp.on(mlp.flat).networks
 
 
 def target_encoder(algorithm):

@@ -120,6 +120,13 @@ def test_gradients_of_the_normalisation_and_of_its_layers():
     assert torch.autograd.gradcheck(lambda *args: linear(Products(), *args), layer)
 
 
+def test_narrow_layers_are_not_rounded_where_torch_casts():
+    x, weight, bias = torch.randn(2, 7, 3), torch.randn(2, 3, 4), torch.randn(2, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = linear(Products(), x, weight, bias)
+    assert torch.equal(out, linear(Products(), x, weight, bias))
+
+
 @pytest.mark.parametrize("option", [{"layer_norm": True}, {"dropout": 0.1}, {"memory": "lstm"}], ids=str)
 @pytest.mark.parametrize("module", [crossq, xqc])
 def test_options_that_do_not_fit_batch_norm_are_refused(module, option):
