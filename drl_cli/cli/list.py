@@ -32,7 +32,7 @@ covers: the part of the action space that occurs"""
 
 
 @dataclass(frozen=True)
-class Options:
+class DataOptions:
     """Options of drl-list data."""
 
     datasets: tuple[str, ...] = option((), "paths, minari:ID, run:RUN; none: those below output_dir and Minari's")
@@ -44,7 +44,7 @@ class Options:
 def help_text() -> str:
     """Return the help of `drl-list data`."""
     about = "datasets, each read once as a whole"
-    return f"{usage('drl-list data', Options, about, EXAMPLES)}\n\n{COLUMNS}"
+    return f"{usage('drl-list data', DataOptions, about, EXAMPLES)}\n\n{COLUMNS}"
 
 
 def data_lines(args: Sequence[str]) -> list[str]:
@@ -52,7 +52,7 @@ def data_lines(args: Sequence[str]) -> list[str]:
 
     Of datasets that were not named, the problems are lines after the table.
     """
-    options = parse(args, Options, positional="datasets")
+    options = parse(args, DataOptions, positional="datasets")
     sources = options.datasets or all_datasets(options.output_dir)
     if not sources:
         return [f"no datasets in {Path(options.output_dir).absolute()}; drl-record run=RUN episodes=100 makes one"]
@@ -69,7 +69,7 @@ def data_lines(args: Sequence[str]) -> list[str]:
     return [*([table(HEAD, rows, sys.stdout, LEFT)] if rows else []), *problems]
 
 
-def _row(source: str, options: Options) -> list[str]:
+def _row(source: str, options: DataOptions) -> list[str]:
     from drl_cli.data.dataset import coverage, normalised
     from drl_cli.data.open import open_dataset
 

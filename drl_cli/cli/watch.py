@@ -60,7 +60,7 @@ def watch(options: Options) -> int:
             shown = show_evaluations(display, newest, shown)
             if summary is not None:
                 return show_end(display, newest, summary, folder)
-            note = f"no report for {clock(silent_s)}" if silent_s > 5 * TICK_S else newest.note
+            note = f"no report for {clock(silent_s)}" if silent_s > 5 * TICK_S else ""
             display.report(current := replace(newest, note=note))
             display.tick(current)
             time.sleep(TICK_S)

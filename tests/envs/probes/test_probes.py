@@ -139,3 +139,11 @@ def test_chain_has_a_small_reward_near_and_a_large_one_far_away(goes_right, expe
     assert play("Chain", choose, 2)[0] == pytest.approx(expected)
     expected += 91.0 if goes_right else 0.091
     assert play("Chain", choose, 2, length=150)[0] == pytest.approx(expected)
+
+
+def test_scaled_is_reach_in_other_units():
+    scaled, reach = make("Scaled"), make("Reach")
+    obs, plain = (env.reset(seed=5)[0] for env in (scaled, reach))
+    np.testing.assert_allclose(obs, 1000 * plain + 500, rtol=1e-6)
+    action = np.array([0.1], np.float32)
+    assert scaled.step(action)[1] == 1000 * reach.step(action)[1] < 0
