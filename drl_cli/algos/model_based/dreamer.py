@@ -80,9 +80,9 @@ class Rssm(nn.Module):
     def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:
         """Return the next h: a step of a GRU whose weights are block-diagonal."""
         shared = torch.cat([self.from_h(h), self.from_z(z), self.from_action(action)], -1)
-        blocks = h.unflatten(-1, (BLOCKS, -1)).transpose(0, 1)
+        blocks = h.reshape(-1, BLOCKS, h.shape[1] // BLOCKS).transpose(0, 1)
         x = self.norm(self.hidden_shared(shared) + self.hidden(blocks).transpose(0, 1).flatten(1))
-        x = nn.functional.silu(x).unflatten(-1, (BLOCKS, -1)).transpose(0, 1)
+        x = nn.functional.silu(x).reshape(-1, BLOCKS, h.shape[1] // BLOCKS).transpose(0, 1)
         reset, candidate, update = self.gates(x).chunk(3, -1)
         candidate = (reset.sigmoid() * candidate).tanh()
         return torch.lerp(blocks, candidate, (update - 1.0).sigmoid()).transpose(0, 1).flatten(1)
