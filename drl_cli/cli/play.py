@@ -140,7 +140,7 @@ def _lines(played: "Sequence[Played]") -> list[str]:
 
 def _suffix(format: str) -> str:
     """Return the suffix of the video's file. Raise UsageError (exit 3) if Pillow or ffmpeg is needed and missing."""
-    from drl_cli.deploy.video import best_format, find_ffmpeg
+    from drl_cli.deploy.play import best_format, find_ffmpeg
 
     try:
         best = best_format()

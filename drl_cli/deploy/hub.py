@@ -13,10 +13,9 @@ import yaml
 
 from drl_cli.deploy.export import new_folder, write
 from drl_cli.deploy.formats import FILES, Format, NotExported, has_onnx
-from drl_cli.deploy.play import play_together, record
+from drl_cli.deploy.play import best_format, play_together, record
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.trained import open_step
-from drl_cli.deploy.video import best_format
 from drl_cli.envs.config import MissingExtra
 from drl_cli.envs.faults import CantRender
 from drl_cli.run_folder import SPACES_FILE

@@ -7,7 +7,6 @@ from PIL import Image
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
 from drl_cli.cli.play import Options, answer, failures, play
-from drl_cli.deploy import video
 from drl_cli.deploy.trained import open_policy
 from drl_cli.errors import MISSING, UsageError
 
@@ -73,7 +72,7 @@ def test_failures_are_the_worst_episodes_of_the_evaluation(copied):
 
 
 def test_what_is_missing_is_exit_3(monkeypatch):
-    monkeypatch.setattr(video, "find_ffmpeg", lambda: None)
+    monkeypatch.setattr("drl_cli.deploy.play.find_ffmpeg", lambda: None)
     with pytest.raises(UsageError, match=r"ffmpeg.*drl-cli\[video\]") as caught:
         play(Options(run="nope", format="mp4"))
     assert caught.value.exit_code == 3

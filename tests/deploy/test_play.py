@@ -78,7 +78,7 @@ def test_render_must_return_frames():
 
 def test_frames_name_environment_seed_step_and_return(policy, tmp_path, monkeypatch):
     captions = []
-    monkeypatch.setattr("drl_cli.deploy.video.captioned", lambda picture, lines: captions.append(lines) or picture)
+    monkeypatch.setattr("drl_cli.deploy.play.captioned", lambda picture, lines: captions.append(lines) or picture)
     record([policy], ["one"], [5], tmp_path / "a.gif", 2, None)
     assert [lines[:2] for lines in captions] == [["everything:Everything-v0   seed 5", "one"]] * 13  # 1 s of the last
     texts = [lines[2] for lines in captions]

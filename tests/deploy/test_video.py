@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from drl_cli.deploy import video
-from drl_cli.deploy.video import Video, best_format, captioned, find_ffmpeg
+from drl_cli.deploy import play
+from drl_cli.deploy.play import Video, best_format, captioned, find_ffmpeg
 
 
 def frames(num, height=300, width=400):
@@ -49,9 +49,9 @@ def test_an_ffmpeg_that_does_not_end_is_killed(tmp_path, monkeypatch):
     ffmpeg = tmp_path / "ffmpeg"
     ffmpeg.write_text("#!/bin/sh\nexec sleep 600\n")
     ffmpeg.chmod(0o755)
-    monkeypatch.setattr(video, "find_ffmpeg", lambda: str(ffmpeg))
-    monkeypatch.setattr(video, "END_S", 0.1)
-    monkeypatch.setattr(video, "LEAST_HEIGHT", 10)  # the frame fits into the pipe
+    monkeypatch.setattr(play, "find_ffmpeg", lambda: str(ffmpeg))
+    monkeypatch.setattr(play, "END_S", 0.1)
+    monkeypatch.setattr(play, "LEAST_HEIGHT", 10)  # the frame fits into the pipe
     with pytest.raises(OSError, match=r"ffmpeg does not end within 0\.1 s"):
         write(tmp_path / "a.mp4", 20.0, frames(1, 10, 10))
     assert list(tmp_path.iterdir()) == [ffmpeg]
@@ -85,9 +85,9 @@ def test_small_frames_are_enlarged_by_a_whole_number():
 
 
 def test_the_best_format_depends_on_ffmpeg_and_pillow(monkeypatch):
-    monkeypatch.setattr(video, "find_ffmpeg", lambda: "/bin/ffmpeg")
+    monkeypatch.setattr(play, "find_ffmpeg", lambda: "/bin/ffmpeg")
     assert best_format() == "mp4"
-    monkeypatch.setattr(video, "find_ffmpeg", lambda: None)
+    monkeypatch.setattr(play, "find_ffmpeg", lambda: None)
     assert best_format() == "webp"
     monkeypatch.setattr("PIL.features.check", lambda feature: False)
     assert best_format() == "gif"

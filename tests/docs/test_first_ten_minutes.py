@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drl_cli.deploy.video import find_ffmpeg
+from drl_cli.deploy.play import find_ffmpeg
 
 ROOT = Path(__file__).parents[2]
 
