@@ -158,9 +158,9 @@ def build_graph(tmp_path, request):
         from drl_cli.run_folder.truncation import cut_back
         from drl_cli.runtime.factories import opened
         from drl_cli.runtime.orchestrator.progress import Progress
+        from drl_cli.runtime.place.cluster_nodes import live_nodes
         from drl_cli.runtime.place.handles import RayRuntime
-        from drl_cli.runtime.place.nodes import live_nodes
-        from drl_cli.runtime.program import build
+        from drl_cli.runtime.process_graph import build
         from drl_cli.runtime.restore import first_incarnation, restore
 
         config = change(make_config(*TINY, f"debug.in_process={not on_ray}", *overrides))

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 from drl_cli.algos.base import Batch
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.rollout import Rollouts
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.errors import Refused
 from drl_cli.losses.returns import gae
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.replay.frames import like, unjoined
 from drl_cli.types import EnvSpec

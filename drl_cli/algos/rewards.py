@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from drl_cli.algos.base import Batch
 from drl_cli.algos.context import RewardConfig
 from drl_cli.algos.reward_stream import Reward
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.losses.policy import one_hot
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.torsos import torso
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.types import EnvSpec
 
 LIMIT = 5.0

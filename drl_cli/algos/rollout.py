@@ -9,9 +9,9 @@ import numpy as np
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.context import AlgoContext
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.frames import like, take, unjoined
 from drl_cli.types import Array
 from drl_cli.utils.lazy import Tensor, torch

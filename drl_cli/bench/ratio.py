@@ -92,7 +92,7 @@ def rates(config: Config, spec: EnvSpec) -> tuple[float, float]:
     """Return the environment steps/s of all workers, and the updates/s of the trainer without compilation."""
     from drl_cli.runtime.roles.normalization import numpy_program
     from drl_cli.runtime.roles.worker import Worker
-    from drl_cli.runtime.trial import lone_trainer, random_batch, single_trainer
+    from drl_cli.runtime.trial_update import lone_trainer, random_batch, single_trainer
     from drl_cli.settings.fill import with_device  # slow to import, as the others
     from drl_cli.utils.lazy import torch
 

@@ -8,8 +8,8 @@ from itertools import count
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.errors import Refused
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
 from drl_cli.utils.clock import waiting_for_compiler

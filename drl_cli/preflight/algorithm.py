@@ -11,13 +11,13 @@ from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.algos.lookup import IN_ORDER, algorithms, installed, load_algorithm, title
 from drl_cli.algos.off_policy import sac
 from drl_cli.algos.offline import iql
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.config.config import Config
 from drl_cli.config.rows import stackings_of
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, USER_CODE, CheckpointError, Refused, RunError, UsageError, as_usage_error
 from drl_cli.networks.config import TORSOS
 from drl_cli.networks.torsos import describe, torso_name
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import option_problems
 from drl_cli.replay.frames import image_columns
 from drl_cli.run_folder.saved_run import Run
@@ -52,7 +52,7 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
     """
     from drl_cli.runtime.factories import make_trainer
     from drl_cli.runtime.roles.normalization import make_policy
-    from drl_cli.runtime.trial import random_batch, single_trainer, try_policy
+    from drl_cli.runtime.trial_update import random_batch, single_trainer, try_policy
 
     config = dataclasses.replace(single_trainer(config, threads=1), load_weights=None)
     length = 1 if config.replay.steps is None else config.replay.steps.length
@@ -104,7 +104,7 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
         return
     if memory != "none" and "state" not in module.Policy.extra_columns(*options):
         raise UsageError(f"network.memory={memory}: the policy of {name} has no memory; say network.memory=none")
-    from drl_cli.runtime.trial import try_policy  # imports torch
+    from drl_cli.runtime.trial_update import try_policy  # imports torch
 
     group = ProcessGroup(0, config.trainer.num)
     cpu, clock = torch.device("cpu"), config.clock
@@ -297,6 +297,6 @@ def _is_known(name: str) -> bool:
 def misfit(config: Config, spec: EnvSpec, networks: State) -> str | None:
     """Return why the networks of another run do not fit the algorithm of this run, or None."""
     from drl_cli.runtime.factories import make_trainer  # slow: imports torch
-    from drl_cli.runtime.trial import single_trainer
+    from drl_cli.runtime.trial_update import single_trainer
 
     return make_trainer(single_trainer(config, threads=1), spec, "cpu", 0).load_networks(networks)

@@ -7,13 +7,13 @@ import numpy as np
 
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.chains.when import PaysOff, When
 from drl_cli.config.config import Config
 from drl_cli.config.rows import fits, has_step_states, row_schema, stackings_of, with_whole_table
 from drl_cli.data.dataset import BestEpisodes, Dataset
 from drl_cli.data.open import open_datasets
 from drl_cli.envs.goals import GoalOutcome
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import make_products
 from drl_cli.replay.base import Table
 from drl_cli.replay.fifo import LEAST_AUTO

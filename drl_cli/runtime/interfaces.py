@@ -1,7 +1,7 @@
 """Interfaces: the methods of each role that other roles call, as protocols.
 
 `ask(handle, TrainerRole.train, header, columns)` calls a role, and mypy checks the name, the arguments and the result.
-The classes in `roles/` have these methods with equal types, which mypy checks where `program.py` gives a
+The classes in `roles/` have these methods with equal types, which mypy checks where `process_graph.py` gives a
 `Handle[Trainer]` for a `Handle[TrainerRole]`. The protocols import no role and therefore neither torch nor gymnasium.
 """
 

@@ -33,7 +33,7 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import RayRuntime
 from drl_cli.runtime.place.launch import Cluster, RaySession
 from drl_cli.runtime.place.signals import Interrupted, Signals
-from drl_cli.runtime.program import build
+from drl_cli.runtime.process_graph import build
 from drl_cli.runtime.restore import first_incarnation, restore
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import now

@@ -222,8 +222,8 @@ def check_cluster(configs: Sequence[Config], folder: Path) -> None:
     if address is None:
         return
     from drl_cli.preflight.pace import pace_problems
+    from drl_cli.runtime.place.cluster_nodes import node_gpus, unshared
     from drl_cli.runtime.place.launch import Cluster
-    from drl_cli.runtime.place.nodes import node_gpus, unshared
     from drl_cli.settings.fill import fill
 
     announce(sys.stdout, f"asking the nodes of the cluster at {address}")
@@ -257,7 +257,7 @@ def job_slots(configs: Sequence[Config]) -> tuple[list[Slot], int, Start]:
     config = configs[0]
     asked = 0 if config.sweep.jobs == "auto" else config.sweep.jobs
     if config.ray.address:
-        from drl_cli.runtime.place.nodes import live_nodes
+        from drl_cli.runtime.place.cluster_nodes import live_nodes
 
         if not (nodes := live_nodes()):
             raise UsageError(f"ray.address: the cluster at {config.ray.address} has no node with a CPU any more", LOST)
@@ -293,7 +293,7 @@ def share_processors(processors: Sequence[int], need: int, most: int, asked: int
 
 def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int, Start]:
     """Return the number of jobs that fit on the nodes (at least 1), and a function that starts a job on a free node."""
-    from drl_cli.runtime.place.nodes import NodeProcess
+    from drl_cli.runtime.place.cluster_nodes import NodeProcess
 
     # a job with mode=single runs on one node; any other job uses an equal share of every node
     parts = 1 if any(config.is_one_process for config in configs) else len(nodes)

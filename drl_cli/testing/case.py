@@ -11,9 +11,9 @@ import numpy as np
 from drl_cli.algos.base import Algorithm, Batch, Counts, Policy, Update
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import AlgoModule, algorithms, load_algorithm
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.config.rows import has_step_states
 from drl_cli.envs.make import read_spec
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import option_file
 from drl_cli.types import Obs, PreviousStep, Schema, map_parts, random_obs

@@ -44,7 +44,7 @@ def ours(task: Sequence[str], num: int, steps: int, backend: str, is_bare: bool)
     from parts import Collecting
 
     from drl_cli.envs.make import read_spec
-    from drl_cli.runtime.trial import lone_trainer, single_trainer
+    from drl_cli.runtime.trial_update import lone_trainer, single_trainer
     from drl_cli.settings.compose import compose
 
     config = single_trainer(compose([*task, f"worker.envs={num}", f"env.backend={backend}"]), threads=1)

@@ -15,7 +15,7 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.config.config import Config
 from drl_cli.envs.make import read_spec
 from drl_cli.runs.implied import values_set_by
-from drl_cli.runtime.trial import single_trainer
+from drl_cli.runtime.trial_update import single_trainer
 from drl_cli.settings.algorithm import algorithm_of
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import option_text, options

@@ -19,7 +19,7 @@ from drl_cli.runtime.factories import make_replay
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch
 from drl_cli.runtime.roles.normalization import numpy_program
 from drl_cli.runtime.roles.worker import Worker
-from drl_cli.runtime.trial import lone_trainer
+from drl_cli.runtime.trial_update import lone_trainer
 from drl_cli.types import Array, Columns, EnvSpec, LoadParams
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.seeding import integers

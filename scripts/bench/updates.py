@@ -101,7 +101,7 @@ def ours(case: Case, threads: int, overrides: list[str]) -> Callable[[], int]:
     from parts import Replaying, Updating
 
     from drl_cli.envs.make import read_spec
-    from drl_cli.runtime.trial import lone_trainer
+    from drl_cli.runtime.trial_update import lone_trainer
     from drl_cli.settings.compose import compose
 
     env = "MinAtar-Breakout" if case.board else "LunarLander" if case.algo in DISCRETE else "LunarLanderContinuous"

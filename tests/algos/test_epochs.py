@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import torch
 
 from drl_cli.algos.epochs import Epochs
-from drl_cli.optim.group import ProcessGroup
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.testing.case import Together
 
 

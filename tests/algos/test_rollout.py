@@ -8,8 +8,8 @@ from outside import my_a2c
 
 from drl_cli.algos import rollout as module
 from drl_cli.algos.rollout import EncodedRollouts, Rollouts, split_rows
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.losses.returns import gae, vtrace
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.replay.fifo import FifoTable
 from drl_cli.testing.case import Case, Together

@@ -21,7 +21,7 @@ from drl_cli.metrics.aggregation import Means, spread
 from drl_cli.metrics.recorders import BackgroundRecorder, Csv, JsonLines, Mlflow, RunInfo, Wandb
 from drl_cli.metrics.tensorboard import LAYOUT, Film, TensorBoard
 from drl_cli.run_folder.truncation import Cut
-from drl_cli.runtime.roles.recording import describe
+from drl_cli.runtime.roles.records import describe
 from drl_cli.settings.compose import compose
 from drl_cli.utils.files import lock
 

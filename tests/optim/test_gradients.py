@@ -13,12 +13,12 @@ import torch
 from peers import on_group, peers, pid
 from torch import nn
 
+from drl_cli.chains import process_group as group_module
+from drl_cli.chains.process_group import PeerLost, ProcessGroup
 from drl_cli.errors import Refused
 from drl_cli.networks.mlp_module import MLP
-from drl_cli.optim import group as group_module
 from drl_cli.optim.context import Context
 from drl_cli.optim.gradients import Gradients
-from drl_cli.optim.group import PeerLost, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.optim.products import BFloat16, OneDNN

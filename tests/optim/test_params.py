@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.errors import Refused
 from drl_cli.optim import params as module
 from drl_cli.optim.context import Context
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.params import Params
 from drl_cli.optim.products import BFloat16, Products
 

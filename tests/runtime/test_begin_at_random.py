@@ -12,7 +12,7 @@ from drl_cli.envs.make import read_spec
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.orchestrator.admission import steps_without_params
 from drl_cli.runtime.place.handles import get
-from drl_cli.runtime.trial import random_batch, single_trainer
+from drl_cli.runtime.trial_update import random_batch, single_trainer
 
 DQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn")
 ASYNC = (COUNTER, "mode=async", "worker.num=2", "algo.n_step=3", "orchestrator.min_inserts=320", "total_env_steps=1500")

@@ -14,12 +14,12 @@ from drl_cli.envs.make import read_spec
 from drl_cli.errors import RoleLost, UserCodeFailed
 from drl_cli.metrics.console import Console
 from drl_cli.run_folder.checkpoint import EVALUATION
-from drl_cli.runtime import program
+from drl_cli.runtime import process_graph
 from drl_cli.runtime.edges import manage_link
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import RayRuntime, get
-from drl_cli.runtime.program import build
+from drl_cli.runtime.process_graph import build
 from drl_cli.runtime.roles import manage as manage_module
 from drl_cli.runtime.roles.evaluator import Score
 from drl_cli.runtime.roles.manage import Manage
@@ -291,7 +291,7 @@ class Scripted(Manage):
 @pytest.fixture
 def slowly(run_graph, monkeypatch):
     """Run a graph that looks `delay` times for the result of an evaluation; a signal ends the run at `stop_at`."""
-    monkeypatch.setattr(program, "Manage", Scripted)
+    monkeypatch.setattr(process_graph, "Manage", Scripted)
     looks, wait = {}, manage_link.wait
 
     def is_ready(ref):

@@ -2,7 +2,7 @@ import pytest
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.runtime.place.handles import LocalRuntime
-from drl_cli.runtime.program import make_pool, make_proxy, make_seats
+from drl_cli.runtime.process_graph import make_pool, make_proxy, make_seats
 
 RESTARTS = 3
 ARGS = (COUNTER, "mode=sync", "worker.num=2", f"worker.max_restarts={RESTARTS}")

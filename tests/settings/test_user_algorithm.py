@@ -352,7 +352,7 @@ def test_every_run_tries_its_policy_before_it_starts(composed, tiny, tmp_path, n
 @pytest.mark.parametrize(("mode", "tries"), [("single", 1), ("async", 0)])
 def test_an_algorithm_of_ours_is_tried_where_torch_is_needed_anyway(composed, tiny, monkeypatch, mode, tries):
     seen = []
-    monkeypatch.setattr("drl_cli.runtime.trial.try_policy", lambda *args: seen.append(args))
+    monkeypatch.setattr("drl_cli.runtime.trial_update.try_policy", lambda *args: seen.append(args))
     preflight(fill(build(composed(*tiny, "algo=dqn", "env=CartPole-v1", f"mode={mode}"))))
     assert len(seen) == tries
 

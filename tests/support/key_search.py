@@ -80,7 +80,7 @@ def outcome(words, typed=(), start=None, end=None):
     from drl_cli.metrics.console import Console
     from drl_cli.run_folder.checkpoint import open_checkpoint
     from drl_cli.runtime.orchestrator.progress import Progress
-    from drl_cli.runtime.program import build
+    from drl_cli.runtime.process_graph import build
     from drl_cli.runtime.restore import first_incarnation, restore
 
     config, spec = checked(words, typed)

@@ -46,7 +46,7 @@ def pid(group):
 def _start(rank, size, timeout_s):
     import torch
 
-    from drl_cli.optim.group import ProcessGroup
+    from drl_cli.chains.process_group import ProcessGroup
 
     torch.set_num_threads(1)
     _mine["group"] = ProcessGroup(rank, size, timeout_s)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from drl_cli.errors import ClusterUnfit, UsageError
-from drl_cli.runtime.place import launch, nodes
+from drl_cli.runtime.place import cluster_nodes, launch
 from drl_cli.settings.build import build
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.fill import fill
@@ -245,7 +245,7 @@ def test_jobs_share_the_gpus(jobs, gpus, visible, monkeypatch):
 @pytest.fixture
 def started(monkeypatch):
     made = []
-    monkeypatch.setattr(nodes, "NodeProcess", lambda *args: made.append(args))
+    monkeypatch.setattr(cluster_nodes, "NodeProcess", lambda *args: made.append(args))
     return made
 
 
@@ -262,7 +262,7 @@ def started(monkeypatch):
     ],
 )
 def test_the_slots_of_a_cluster(args, there, count, asked, cpus, started, monkeypatch, tmp_path):
-    monkeypatch.setattr(nodes, "live_nodes", lambda: there)
+    monkeypatch.setattr(cluster_nodes, "live_nodes", lambda: there)
     config = typed(*args)
     slots, asked_for, start = job_slots([config, config])
     assert (slots, asked_for) == ([Slot()] * count, asked)
@@ -285,7 +285,7 @@ def test_the_slots_of_a_cluster(args, there, count, asked, cpus, started, monkey
 )
 def test_jobs_share_the_gpus_of_a_cluster(jobs, gpus, count, reserved, started, monkeypatch, tmp_path):
     there = [replace(node, gpus=num) for node, num in zip((LARGE, SMALL), gpus, strict=True)]
-    monkeypatch.setattr(nodes, "live_nodes", lambda: there)
+    monkeypatch.setattr(cluster_nodes, "live_nodes", lambda: there)
     slots, _, start = job_slots([typed(*words) for words in jobs])
     assert len(slots) == count
     start(Slot(), ["-m", "drl"], {}, tmp_path)
@@ -296,14 +296,16 @@ def test_a_job_on_a_node_gets_memory_and_variables(started, monkeypatch, tmp_pat
     config = typed("mode=single", "worker.num=1")
     need = memory_bytes(config)
     assert GB < need < 3 * GB
-    monkeypatch.setattr(nodes, "live_nodes", lambda: [Node("a", "1", 8.0, 3 * need), Node("b", "2", 8.0, need + 1)])
+    monkeypatch.setattr(
+        cluster_nodes, "live_nodes", lambda: [Node("a", "1", 8.0, 3 * need), Node("b", "2", 8.0, need + 1)]
+    )
     monkeypatch.setattr(launcher.os, "environ", {"DRL_DEBUG": "1", "WANDB_API_KEY": "k", "PATH": "/here"})
     slots, _, start = job_slots([config])
     assert len(slots) == 4
     start(Slot(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
     variables = {"DRL_DEBUG": "1", "WANDB_API_KEY": "k", "DRL_JOB_FILE": "1.json"}
     assert started == [(["-m", "drl"], variables, tmp_path, 1, need, 0)]
-    monkeypatch.setattr(nodes, "live_nodes", lambda: [])
+    monkeypatch.setattr(cluster_nodes, "live_nodes", lambda: [])
     with pytest.raises(UsageError, match="a:1 has no node with a CPU any more") as raised:
         job_slots([config])
     assert raised.value.exit_code == 6
@@ -327,7 +329,7 @@ def cluster(monkeypatch):
         return made
 
     monkeypatch.setattr(launch, "Cluster", join)
-    monkeypatch.setattr(nodes, "unshared", lambda *args: made.looked.append(args) or made.unseen)
+    monkeypatch.setattr(cluster_nodes, "unshared", lambda *args: made.looked.append(args) or made.unseen)
     return made
 
 
@@ -380,7 +382,7 @@ def test_a_cluster_that_can_not_run_the_jobs_is_one_line(cluster, tmp_path, chan
 )
 def test_the_gpus_of_the_nodes_count_for_a_sweep(cluster, tmp_path, monkeypatch, words, there, line):
     monkeypatch.setattr(gpu, "gpus", tuple)
-    monkeypatch.setattr(nodes, "node_gpus", lambda nodes: there)
+    monkeypatch.setattr(cluster_nodes, "node_gpus", lambda nodes: there)
     if line is None:
         check_cluster([typed("device=cpu"), typed(*words)], tmp_path)
         return

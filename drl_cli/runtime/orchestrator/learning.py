@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from drl_cli.chains.process_group import PeerLost
 from drl_cli.config.config import Config
 from drl_cli.errors import Diverged, RoleLost
-from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.edges.calls import GRACE_S, Calls, blame
 from drl_cli.runtime.interfaces import ServerRole, TrainerRole
 from drl_cli.runtime.messages import SampleBatch, TrainReport, UpdatePriority

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from drl_cli.chains.process_group import PeerLost
 from drl_cli.config.config import Config
 from drl_cli.errors import NotSaved, RoleLost, RunError
 from drl_cli.metrics.console import Console
-from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.edges.calls import LOOK_S, Calls
 from drl_cli.runtime.interfaces import CollectRole, TrainerRole
 from drl_cli.runtime.orchestrator.admission import Admission, steps_without_params

@@ -19,8 +19,8 @@ from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import ClusterUnfit, RoleLost, UsageError
 from drl_cli.runtime.place import cluster
 from drl_cli.runtime.place.cluster import Answer
+from drl_cli.runtime.place.cluster_nodes import ask, live_nodes, node_gpus
 from drl_cli.runtime.place.handles import ray
-from drl_cli.runtime.place.nodes import ask, live_nodes, node_gpus
 from drl_cli.runtime.place.session_folder import SessionFolder, protect_token
 from drl_cli.utils.gpu import Gpu
 from drl_cli.utils.lazy import LazyModule

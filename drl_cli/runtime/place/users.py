@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
+from drl_cli.chains.process_group import PeerLost
 from drl_cli.errors import OutOfMemory, RunError, UserCodeFailed, memory_problem
-from drl_cli.optim.group import PeerLost
 from drl_cli.utils.outside import raised, raised_by
 
 

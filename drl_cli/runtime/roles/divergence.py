@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.errors import AlgorithmFailed, Diverged
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.params import Params
 from drl_cli.replay.frames import is_unique
 from drl_cli.types import Array, Columns, State

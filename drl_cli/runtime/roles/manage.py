@@ -15,7 +15,7 @@ from drl_cli.run_folder.checkpoint_writer import CheckpointWriter, Draft
 from drl_cli.runtime.messages import EvalReport, ProcessUse
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.evaluator import Camera, Score, Scorer, make_evaluator
-from drl_cli.runtime.roles.recording import Recording
+from drl_cli.runtime.roles.records import Records
 from drl_cli.types import Array, EnvSpec, LoadParams, State
 from drl_cli.utils.files import lock
 from drl_cli.utils.seeding import integers
@@ -36,7 +36,7 @@ class Manage:
         self.config, self.spec, self.folder, self.started, self.program = config, spec, folder, started, program
         self.clock = config.clock
         self.writer = CheckpointWriter(config, folder)
-        self.recording = Recording(config, folder)
+        self.records = Records(config, folder)
         self.evaluators: list[Scorer] = []
         self.camera: Camera | None = None
         self.until_film = config.manage.video_period and 1
@@ -50,8 +50,8 @@ class Manage:
         Return the problems since the last report, one line each, and the use of this process, if a measurement is due.
         """
         with self.lock:
-            self.recording.record(scalars, position, self.recording.lines)
-            return self.recording.take_problems(), self.use.take()
+            self.records.record(scalars, position, self.records.lines)
+            return self.records.take_problems(), self.use.take()
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport:
         """Evaluate a version, record the score, and save the version if its score is the best so far."""
@@ -68,7 +68,7 @@ class Manage:
         is_best, problem = statistics["mean"] > self.writer.best, None
         with self.lock:
             try:
-                self.recording.evaluation(row, info, score.cut)
+                self.records.evaluation(row, info, score.cut)
                 if is_best:
                     self.writer.save_best(params_header, params, {**statistics, "wall_s": wall_s, "cut": score.cut})
             except OSError as error:
@@ -84,8 +84,8 @@ class Manage:
 
     def close(self, status: str) -> list[str]:
         with self.lock:
-            self.recording.close(status)
-            problems = self.recording.take_problems()
+            self.records.close(status)
+            problems = self.records.take_problems()
         self.writer.close(status)
         for evaluator in self.evaluators:
             evaluator.close()
@@ -134,9 +134,9 @@ class Manage:
                 self.camera = Camera(self.config, self.spec, seed, self.folder / "videos", self.program)
             path = self.camera.film(params, self.clock.of(params_header))
             with self.lock:
-                self.recording.video(path, self.clock.of(params_header))
+                self.records.video(path, self.clock.of(params_header))
         except Exception as error:
             self.until_film = 0
             log.info("no video", exc_info=True)
             with self.lock:
-                self.recording.warn(f"manage.video_period: no video is made: {one_line(error)}")
+                self.records.warn(f"manage.video_period: no video is made: {one_line(error)}")

@@ -10,8 +10,8 @@ import numpy as np
 
 from drl_cli.algos.base import Algorithm, Batch, Counts, Update
 from drl_cli.algos.context import AlgoContext
+from drl_cli.chains.process_group import PeerLost
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused, memory_problem
-from drl_cli.optim.group import PeerLost
 from drl_cli.optim.modules import load_tensors, misfit
 from drl_cli.replay.frames import UNIQUE, FrameBatch, Stacking, Stacks
 from drl_cli.runtime.messages import BatchTrainingData, TrainReport, UpdatePriority

@@ -8,10 +8,10 @@ from test_tqc_redq import sample
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import crossq, xqc
 from drl_cli.api import Context
+from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.errors import Refused
 from drl_cli.networks.batch_renorm import BatchRenorm, linear, renormalised
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import Products
 
 OPTIONS = {"actor_period": 2, "initial_alpha": 0.3, "warm_up": 0, "momentum": 0.2, "lr": 1e-2}

@@ -5,8 +5,8 @@ import pytest
 from graphs import COUNTER, TINY, make_config
 from headers import make_train_report
 
+from drl_cli.chains.process_group import PeerLost
 from drl_cli.errors import Diverged
-from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.edges.calls import GRACE_S, Calls
 from drl_cli.runtime.messages import SampleBatch
 from drl_cli.runtime.orchestrator import learning as module

@@ -5,8 +5,8 @@ import pytest
 from choices import some
 from graphs import COUNTER, at
 
+from drl_cli.chains.process_group import PeerLost
 from drl_cli.errors import RoleLost
-from drl_cli.optim.group import PeerLost
 from drl_cli.run_folder.checkpoint import load_model, open_checkpoint, read_manifest
 from drl_cli.runtime.edges.calls import LOOK_S
 from drl_cli.runtime.orchestrator import orchestrator as module

@@ -14,9 +14,9 @@ import pytest
 from fake_ray import ObjectRef
 
 from drl_cli.errors import ClusterUnfit
-from drl_cli.runtime.place import cluster, nodes
+from drl_cli.runtime.place import cluster, cluster_nodes
 from drl_cli.runtime.place.cluster import Answer
-from drl_cli.runtime.place.nodes import Keeper, NodeProcess, live_nodes, node_gpus, unshared
+from drl_cli.runtime.place.cluster_nodes import Keeper, NodeProcess, live_nodes, node_gpus, unshared
 from drl_cli.utils import gpu
 from drl_cli.utils.gpu import Gpu
 from drl_cli.utils.machine import Node
@@ -286,10 +286,10 @@ def test_each_node_tries_its_own_gpus(monkeypatch):
         return {there: look(), lost: None}
 
     monkeypatch.setattr(gpu, "gpus", lambda: found)
-    monkeypatch.setattr(nodes, "ask", ask)
+    monkeypatch.setattr(cluster_nodes, "ask", ask)
     assert node_gpus([NEAR, there, lost]) == [*found[:2], Gpu("", "node 10.0.0.2 (lost)", "no answer")]
     assert asked == [there, lost]
-    monkeypatch.setattr(nodes, "ask", lambda *args: pytest.fail("asked"))
+    monkeypatch.setattr(cluster_nodes, "ask", lambda *args: pytest.fail("asked"))
     assert node_gpus([NEAR]) == []
 
 
@@ -307,7 +307,7 @@ def test_a_node_without_the_shared_folder_is_named(ray, tmp_path, monkeypatch):
             asked.append(probe)
         return {NEAR: look(), FAR: None}
 
-    monkeypatch.setattr(nodes, "ask", ask)
+    monkeypatch.setattr(cluster_nodes, "ask", ask)
     assert unshared([NEAR, FAR], tmp_path / "sweep", tmp_path) == [
         f"node 10.0.0.1 (here) does not see {tmp_path / 'sweep'}: {why}",
         f"node 10.0.0.2 (there) does not say whether it sees {tmp_path / 'sweep'}",

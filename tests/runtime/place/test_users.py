@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
+from drl_cli.chains.process_group import PeerLost
 from drl_cli.errors import RESOURCES, USER_CODE, AlgorithmFailed, Diverged, OutOfMemory, UserCodeFailed
-from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.place import handles
 from drl_cli.runtime.place.handles import Host, LocalRuntime, get
 from drl_cli.utils import outside

@@ -17,10 +17,10 @@ from drl_cli.run_folder import MANAGE_LOCK
 from drl_cli.run_folder.checkpoint import make_draft, read_arrays, read_manifest
 from drl_cli.run_folder.checkpoint_writer import Draft
 from drl_cli.runtime.orchestrator import orchestrator
-from drl_cli.runtime.roles import recording
+from drl_cli.runtime.roles import records
 from drl_cli.runtime.roles.evaluator import Evaluator, Score
 from drl_cli.runtime.roles.manage import Manage
-from drl_cli.runtime.roles.recording import hyperparameters
+from drl_cli.runtime.roles.records import hyperparameters
 from drl_cli.types import LoadParams
 from drl_cli.utils.files import lock
 from drl_cli.utils.lazy import torch
@@ -276,12 +276,12 @@ def test_hyperparameters_have_the_configs_keys():
 
 
 def test_close_returns_the_last_problems(manage):
-    manage.recording.warn("a problem")
+    manage.records.warn("a problem")
     assert manage.close("done") == ["a problem"]
 
 
 def test_recorders_end_well_before_the_orchestrators_limit():
-    assert recording.CLOSE_S <= orchestrator.CLOSE_S - 2
+    assert records.CLOSE_S <= orchestrator.CLOSE_S - 2
 
 
 def test_equal_weights_give_equal_scores_and_other_weights_other_ones():

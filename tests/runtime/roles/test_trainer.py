@@ -9,18 +9,18 @@ from graphs import TINY, make_config
 
 from drl_cli.algos.base import Algorithm, Update
 from drl_cli.api import Context
+from drl_cli.chains.process_group import PeerLost, ProcessGroup
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged, Refused
-from drl_cli.optim.group import PeerLost, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.runtime import factories
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData
-from drl_cli.runtime.program import make_trainers
+from drl_cli.runtime.process_graph import make_trainers
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer
-from drl_cli.runtime.trial import random_batch
+from drl_cli.runtime.trial_update import random_batch
 from drl_cli.types import LoadParams
 from drl_cli.utils import lazy, machine
 from drl_cli.utils.outside import raised

@@ -12,7 +12,7 @@ from drl_cli.envs.make import read_spec
 from drl_cli.errors import Diverged
 from drl_cli.runtime.factories import WORTH_A_WAIT, batches_per_shard, make_trainer, make_when, planned_updates
 from drl_cli.runtime.messages import BatchTrainingData
-from drl_cli.runtime.trial import single_trainer
+from drl_cli.runtime.trial_update import single_trainer
 from drl_cli.utils.run_clock import RunClock
 
 CPU = torch.device("cpu")

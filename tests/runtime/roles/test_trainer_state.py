@@ -15,7 +15,7 @@ from drl_cli.optim.params import Params
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.trainer import Trainer
-from drl_cli.runtime.trial import random_batch
+from drl_cli.runtime.trial_update import random_batch
 from drl_cli.types import num_rows
 
 

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from drl_cli.envs.make import read_spec
 from drl_cli.run_folder.evaluations import EVAL_COLUMNS
-from drl_cli.runtime.roles import recording
+from drl_cli.runtime.roles import records
 from drl_cli.runtime.roles.evaluator import Evaluator, make_evaluator
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.types import LoadParams
@@ -74,12 +74,12 @@ REPORT = {"rollout/return_mean": 3.0, "rollout/length_mean": 9.0, "perf/env_step
 def test_scalars_have_the_names_of_another_library_too(make, aliases, evaluation, report):
     manage = make(f"logger.aliases={aliases}")
     evaluate(manage, 100)
-    manage.recording.record(REPORT, 100)
+    manage.records.record(REPORT, 100)
     manage.close("done")
     found = scalars(manage)
     assert {tag: found[tag] for tag in evaluation} == {tag: found[name] for tag, name in evaluation.items()}
     assert {tag: found[tag] for tag in report} == {tag: [(100, value)] for tag, value in report.items()}
-    peers = {tag for names in recording.ALIASES.values() for tag in names.values()}
+    peers = {tag for names in records.ALIASES.values() for tag in names.values()}
     assert peers & found.keys() == {*evaluation, *report}
 
 
@@ -157,7 +157,7 @@ def test_a_full_disk_does_not_affect_background_recorders(make, monkeypatch):
     def full(*args):
         raise OSError("no space left")
 
-    monkeypatch.setattr(manage.recording.lines, "record", full)
+    monkeypatch.setattr(manage.records.lines, "record", full)
     with pytest.raises(OSError, match="no space"):
         manage.report({"perf/x": 1.0}, 50)
     manage.close("done")
@@ -165,14 +165,14 @@ def test_a_full_disk_does_not_affect_background_recorders(make, monkeypatch):
 
 
 def test_a_recorder_that_hangs_at_the_end_leaves_complete_files(make, monkeypatch):
-    monkeypatch.setattr(recording, "CLOSE_S", 0.0)
+    monkeypatch.setattr(records, "CLOSE_S", 0.0)
     manage = make("logger.recorders=[telling:Hanging]")
     manage.report({"perf/x": 1.0}, 50)
     (problems,) = manage.close("done")
     telling.Hanging.released.set()
     assert problems.startswith("telling:Hanging is still busy at the end")
     assert scalars(manage)["perf/x"] == [(50, 1.0)]
-    assert manage.recording.lines.file.closed
+    assert manage.records.lines.file.closed
 
 
 def test_wandb_and_mlflow_record_the_same(make, monkeypatch):

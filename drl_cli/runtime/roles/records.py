@@ -1,4 +1,4 @@
-"""Recording: writes reports, evaluations and videos to the run's files and to all recorders."""
+"""Records: writes reports, evaluations and videos to the run's files and to all recorders."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 """The names of the same scalars in Stable-Baselines3 and CleanRL, by `logger.aliases` and our name."""
 
 
-class Recording:
+class Records:
     """Writes to the run's files, which raise OSError on a full disk, and to background recorders, which never raise."""
 
     def __init__(self, config: Config, folder: Path) -> None:
