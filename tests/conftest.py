@@ -159,7 +159,7 @@ def build_graph(tmp_path, request):
         from drl_cli.runtime.factories import opened
         from drl_cli.runtime.orchestrator.progress import Progress
         from drl_cli.runtime.place.cluster_nodes import live_nodes
-        from drl_cli.runtime.place.handles import RayRuntime
+        from drl_cli.runtime.place.ray_runtime import RayRuntime
         from drl_cli.runtime.process_graph import build
         from drl_cli.runtime.restore import first_incarnation, restore
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from drl_cli.algos.context import AlgoContext
-from drl_cli.chains import recording
+from drl_cli.chains.present import recording
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer import NotFinite, Optimizer

@@ -6,7 +6,7 @@ import datetime
 import os
 from typing import Any
 
-from drl_cli.chains import recording
+from drl_cli.chains.present import recording
 from drl_cli.utils import machine
 from drl_cli.utils.lazy import Tensor, torch
 

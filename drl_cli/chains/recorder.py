@@ -11,9 +11,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from drl_cli.chains import _present, operations
+from drl_cli.chains import operations
 from drl_cli.chains.counts import Path, Probe
 from drl_cli.chains.memory import Unreadable
+from drl_cli.chains.present import present
 
 aten = torch.ops.aten
 HOST = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__}
@@ -44,7 +45,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __enter__(self) -> Self:
-        _present.recorders.append(self)  # type: ignore[arg-type]
+        present.recorders.append(self)  # type: ignore[arg-type]
         self._watch.__enter__()  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -52,7 +53,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
-        _present.recorders.pop()
+        present.recorders.pop()
 
     def fail(self, reason: str) -> None:
         """Note why the update cannot be recorded, with the line. The update goes on without a record."""

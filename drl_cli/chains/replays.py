@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drl_cli.chains import recording
 from drl_cli.chains.log import Log
+from drl_cli.chains.present import recording
 from drl_cli.chains.variants import Columns, Variant, attributes, changed, find, sizes_of, tensors_of
 
 MOST_VARIANTS = 8

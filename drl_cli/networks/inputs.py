@@ -35,13 +35,15 @@ class Inputs:
     def array(self, obs: Obs) -> Array:
         """Return the inputs `[n, size]` as an array, which may be a view of `obs`."""
         if isinstance(obs, np.ndarray):
-            return _array(obs, self.parts[""])
+            is_plain = obs.ndim == 2 and obs.dtype == np.float32  # nothing to convert
+            return obs if is_plain else _array(obs, self.parts[""])
         return np.concatenate([_array(obs[path], column) for path, column in self.parts.items()], 1)
 
     def tensor(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Return the inputs `[n, size]` as a tensor, which may be a view of `obs`."""
         if isinstance(obs, torch.Tensor):
-            return _tensor(obs, self.parts[""])
+            is_plain = obs.ndim == 2 and obs.dtype == torch.float32  # nothing to convert
+            return obs if is_plain else _tensor(obs, self.parts[""])
         return torch.cat([_tensor(obs[path], column) for path, column in self.parts.items()], 1)
 
 
@@ -50,8 +52,6 @@ def _array(obs: Array, column: Column) -> Array:
         one_hot = np.zeros((len(obs), width(column)), np.float32)
         np.put_along_axis(one_hot, obs.reshape(len(obs), -1) + _first_inputs(column), 1.0, 1)
         return one_hot
-    if obs.ndim == 2 and obs.dtype == np.float32:  # nothing to convert
-        return obs
     x = obs.reshape(len(obs), math.prod(obs.shape[1:])).astype(np.float32, copy=False)
     return x * np.float32(1 / 255) if obs.dtype == np.uint8 else x
 
@@ -62,8 +62,6 @@ def _tensor(obs: Tensor, column: Column) -> Tensor:
         # obs.shape[0] in place of len(obs), which would be a constant in an exported policy
         one_hot = torch.zeros(obs.shape[0], width(column), device=obs.device)
         return one_hot.scatter_(1, obs.reshape(obs.shape[0], -1) + first, 1.0)
-    if obs.ndim == 2 and obs.dtype == torch.float32:  # nothing to convert
-        return obs
     x = obs.reshape(obs.shape[0], width(column)).float()  # flatten(1) needs two axes; a single number has one
     return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
 

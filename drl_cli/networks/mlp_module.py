@@ -124,7 +124,7 @@ class MLP(nn.Module):
         Dropout masks multiply the outputs of hidden layers. With `first`, only this number of networks, from the start
         of the ensemble, are evaluated.
         """
-        out = self.evaluate(self.normalised(self.flat), x, masks, first)
+        out = self.evaluate(self.flat if self.norm == "none" else self.normalised(self.flat), x, masks, first)
         return out.tanh() if self.squashed else out
 
     def evaluate(self, flat: Tensor, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:

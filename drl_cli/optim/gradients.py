@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from drl_cli.chains import untaped
+from drl_cli.chains.present import untaped
 from drl_cli.optim.context import Context
 from drl_cli.optim.modules import trained, views
 from drl_cli.optim.params import Params

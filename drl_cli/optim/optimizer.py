@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from drl_cli.chains import recording
+from drl_cli.chains.present import Recording, recording
 from drl_cli.optim.context import Context
 from drl_cli.optim.laprop import LaProp
 from drl_cli.optim.optimizer_config import Part
@@ -13,10 +12,6 @@ from drl_cli.optim.params import Params
 from drl_cli.optim.rules import FusedAdam, Rule, filled
 from drl_cli.optim.torch_optim import TorchOptim, UserRule
 from drl_cli.utils.lazy import Tensor, torch
-
-if TYPE_CHECKING:
-    from drl_cli.chains.log import Log
-    from drl_cli.chains.tape import Tape
 
 
 class NotFinite(Exception):
@@ -137,7 +132,7 @@ class Optimizer:
         elif not all(grad.isfinite().all() for grad in grads):
             raise NotFinite
 
-    def _factor(self, recorder: Tape | Log) -> float | Tensor:
+    def _factor(self, recorder: Recording) -> float | Tensor:
         """Return the factor of the learning rates for an update that is recorded.
 
         The factor is a tensor if it changes during the run, so that repeated updates can use other values. If this is

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drl_cli.chains import untaped
+from drl_cli.chains.present import untaped
 from drl_cli.utils.lazy import Tensor, torch
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from drl_cli.chains import recording
+from drl_cli.chains.present import recording
 from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer_config import OptimizerConfig, Part
 from drl_cli.optim.params import Params

@@ -1,6 +1,6 @@
 """Interfaces: the methods of each role that other roles call, as protocols.
 
-`ask(handle, TrainerRole.train, header, columns)` calls a role, and mypy checks the name, the arguments and the result.
+`handle.ask(TrainerRole.train, header, columns)` calls a role, and mypy checks the name, the arguments and the result.
 The classes in `roles/` have these methods with equal types, which mypy checks where `process_graph.py` gives a
 `Handle[Trainer]` for a `Handle[TrainerRole]`. The protocols import no role and therefore neither torch nor gymnasium.
 """
@@ -43,7 +43,7 @@ class ReplayRole(Protocol):
 
     def insert(self, messages: Sequence[InsertTransition], *columns: Columns) -> int: ...
 
-    def sample(self, message: SampleBatch) -> tuple[BatchTrainingData | Columns, ...]: ...
+    def sample(self, message: SampleBatch) -> list[BatchTrainingData | Columns]: ...
 
     def draw(self, message: SampleBatch) -> tuple[BatchTrainingData, Columns]: ...
 

@@ -31,7 +31,8 @@ from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.node_watch import NodeWatch, Seat
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runtime, Where
+from drl_cli.runtime.place.handles import Handle, LocalRuntime, Where
+from drl_cli.runtime.place.ray_runtime import RayRuntime, Runtime
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.normalization import numpy_program
 from drl_cli.runtime.roles.parameter_server import ParameterServer

@@ -14,7 +14,6 @@ from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.rate_limiter import ReadLimiter
 from drl_cli.runtime.orchestrator.saver import restores_workers, worker_layout
-from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import Ref, get
 from drl_cli.types import LoadParams
 
@@ -42,10 +41,10 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
     folder, manifest = checkpoint.folder, checkpoint.manifest
     state = read_arrays(folder, "state.trainer.safetensors", manifest)
     for role, trainer in graph.trainers.items():
-        graph.calls.expect(ask(trainer, TrainerRole.load_state, state), role, get)
+        graph.calls.expect(trainer.ask(TrainerRole.load_state, state), role, get)
     if checkpoint.has_replay:
         for i, shard in enumerate(graph.replay.shards):
-            rows = ask(shard, ReplayRole.load, str(folder), manifest)
+            rows = shard.ask(ReplayRole.load, str(folder), manifest)
             graph.calls.expect(rows, f"replay {i}", partial(_on_loaded, graph, i))
     else:
         log.warning("%s holds no replay: it is refilled before the next update", folder.name)
@@ -54,7 +53,7 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
     if restores_workers(config) and has_same_layout and names.keys() <= manifest["sha256"].keys():
         for name, member in names.items():
             state = read_arrays(folder, name, manifest)
-            loaded = ask(worker_of(member), WorkerRole.load_state, state)
+            loaded = worker_of(member).ask(WorkerRole.load_state, state)
             graph.calls.expect(loaded, f"worker {member.index}", get)
     graph.progress.load_state(checkpoint.state["progress"], checkpoint.has_replay)
     if checkpoint.has_replay:

@@ -30,8 +30,8 @@ from drl_cli.run_folder.checkpoint import Checkpoint, write_arrays
 from drl_cli.run_folder.run_json import write_end
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.place.handles import RayRuntime
 from drl_cli.runtime.place.launch import Cluster, RaySession
+from drl_cli.runtime.place.ray_runtime import RayRuntime
 from drl_cli.runtime.place.signals import Interrupted, Signals
 from drl_cli.runtime.process_graph import build
 from drl_cli.runtime.restore import first_incarnation, restore

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import TINY, make_config
+from handles import by_name
 from outside import my_windows
 
 from drl_cli.envs.make import read_spec
@@ -115,7 +116,7 @@ def test_every_sampled_step_gets_its_new_value(run_graph, monkeypatch):
 
     monkeypatch.setattr(my_windows.Algorithm, "update", update)
     graph = run_graph("env=CartPole-v1", f"algo={NAME}", "mode=single", "replay.capacity=300", "trainer.batch_size=32")
-    rows = get(graph.replay.shards[0].call("contents"))
+    rows = get(by_name(graph.replay.shards[0], "contents"))
     is_written = rows["value"] > 500
     assert is_written.mean() > 0.5
     np.testing.assert_array_equal(rows["value"][is_written], rows["obs"][is_written, 0] + 1000)
@@ -127,7 +128,7 @@ def test_workers_rate_windows_by_the_return(run_graph):
         "env=CartPole-v1", f"algo={NAME}", "mode=single", *args, "replay.alpha=1", "orchestrator.min_inserts=500"
     )
     shard = graph.replay.shards[0]
-    rows = get(shard.call("contents"))
+    rows = get(by_name(shard, "contents"))
     values = shard.role.table.sampler.tree.values[: len(rows["reward"])]
     assert len({*values.round(5).tolist()}) > 100  # every row has a priority of its own
     assert rows["is_random"].sum() > 400

@@ -15,8 +15,8 @@ from learning_cases import NAMES, Alternating, case_of
 from drl_cli.algos.base import Counts
 from drl_cli.api import Context
 from drl_cli.chains import chain as chain_module
-from drl_cli.chains import recording
 from drl_cli.chains.chain import MOST_VARIANTS, Chain
+from drl_cli.chains.present import recording
 from drl_cli.chains.program import Program
 from drl_cli.chains.when import PaysOff, When
 

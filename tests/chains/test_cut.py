@@ -12,10 +12,10 @@ from peers import together
 from drl_cli.algos.base import Counts
 from drl_cli.api import Context
 from drl_cli.chains import chain as chain_module
-from drl_cli.chains import recording
 from drl_cli.chains.chain import MOST_RECORDS
 from drl_cli.chains.compiling import NotCompiled
 from drl_cli.chains.cut import Segments, cut
+from drl_cli.chains.present import recording
 from drl_cli.chains.tape import Tape
 from drl_cli.chains.when import When
 from drl_cli.testing.case import Case, Together

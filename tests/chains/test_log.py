@@ -10,8 +10,9 @@ from tensor_updates import UPDATES, Agent, decides, in_place_chain, inputs, read
 from torch import nn
 
 from drl_cli.algos.base import Counts
-from drl_cli.chains import bindings, recording, untaped
+from drl_cli.chains import bindings
 from drl_cli.chains.log import Log
+from drl_cli.chains.present import recording, untaped
 
 
 def recorded(update, agent, x, counts=()):

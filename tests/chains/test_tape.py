@@ -8,8 +8,8 @@ import torch
 from tensor_updates import UPDATES, Agent, decides, in_place_chain, inputs, reads_item, reads_numpy, selects
 
 from drl_cli.algos.base import Counts
-from drl_cli.chains import recording, untaped
 from drl_cli.chains.memory import Memory
+from drl_cli.chains.present import recording, untaped
 from drl_cli.chains.program import in_place
 from drl_cli.chains.tape import Tape, Untraceable
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from counting import check_counter_rows
 from graphs import COUNTER, TINY, make_config, on_collected
+from handles import by_name
 
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.factories import make_trainer
@@ -47,7 +48,7 @@ def check(graph, headers, more=0):
         assert versions[-1] > 0
     assert graph.progress.opt_steps > 0
     assert graph.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
-    check_counter_rows(get(graph.replay.shards[0].call("contents")), 3, 0.95, graph.progress.env_steps)
+    check_counter_rows(get(by_name(graph.replay.shards[0], "contents")), 3, 0.95, graph.progress.env_steps)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from choices import some
 from counting import check_counter_rows
 from graphs import COUNTER, TINY, at, make_config, on_collected, weights, workers
+from handles import by_name
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import RoleLost, UserCodeFailed
@@ -18,7 +19,8 @@ from drl_cli.runtime import process_graph
 from drl_cli.runtime.edges import manage_link
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.place.handles import RayRuntime, get
+from drl_cli.runtime.place.handles import get
+from drl_cli.runtime.place.ray_runtime import RayRuntime
 from drl_cli.runtime.process_graph import build
 from drl_cli.runtime.roles import manage as manage_module
 from drl_cli.runtime.roles.evaluator import Score
@@ -106,7 +108,7 @@ def test_every_transition_arrives_once_and_in_order(run_graph, mode, n_step, pro
     graph = run_graph(
         COUNTER, f"mode={mode}", "worker.num=2", f"algo.n_step={n_step}", f"worker.proxies={proxies}", "seed=9"
     )
-    rows = get(graph.replay.shards[0].call("contents"))
+    rows = get(by_name(graph.replay.shards[0], "contents"))
     assert len(rows["reward"]) == graph.progress.inserts
     check_counter_rows(rows, n_step, 0.95, graph.progress.env_steps)
 
@@ -115,7 +117,7 @@ def test_every_transition_arrives_once_and_in_order(run_graph, mode, n_step, pro
 @pytest.mark.parametrize("replay", some(["uniform", "prioritized"], "prioritized"))
 def test_shards_share_the_rows_and_the_counters_are_exact(run_graph, mode, replay):
     graph = run_graph(COUNTER, f"mode={mode}", f"replay={replay}", "replay.shards=3", "worker.num=2", "algo.n_step=2")
-    parts = [get(shard.call("contents")) for shard in graph.replay.shards]
+    parts = [get(by_name(shard, "contents")) for shard in graph.replay.shards]
     assert all(len(part["reward"]) > 0 for part in parts)
     assert sum(len(part["reward"]) for part in parts) == graph.progress.inserts
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -134,7 +136,7 @@ def test_shards_share_the_rows_and_the_counters_are_exact(run_graph, mode, repla
 
 def test_messages_share_no_memory(build_graph):
     graph = build_graph(COUNTER, "mode=single")
-    params_header, params = (get(ref) for ref in graph.trainers["trainer"].call("publish", 0, 0, results=2))
+    params_header, params = (get(ref) for ref in by_name(graph.trainers["trainer"], "publish", 0, 0, results=2))
     trainer = graph.trainers["trainer"].role
     before = trainer.algorithm.policy_params().copy()
     params[:] = 7

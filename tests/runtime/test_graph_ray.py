@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from counting import check_counter_rows
 from graphs import COUNTER, at, on_collected, weights
+from handles import by_name
 
 from drl_cli.errors import EnvironmentFailed, RoleLost, UserCodeFailed
 from drl_cli.runtime.place.handles import get
@@ -20,7 +21,7 @@ def test_sync_on_ray_equals_sync_in_process(run_graph):
 @pytest.mark.parametrize("proxies", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
 def test_async_rows_arrive_once_and_in_order(run_graph, proxies):
     graph = run_graph(COUNTER, "mode=async", "worker.num=2", "algo.n_step=3", f"worker.proxies={proxies}", on_ray=True)
-    rows = get(graph.replay.shards[0].call("contents"))
+    rows = get(by_name(graph.replay.shards[0], "contents"))
     check_counter_rows(rows, 3, 0.95, graph.progress.env_steps)
     most_open = (3 - 1) * 2 * 4  # rows of a step whose n steps are not over, for which a trainer may be ahead
     paid = 0.25 * (graph.progress.inserts - 64)
@@ -100,7 +101,7 @@ def test_normalisation_in_other_processes(run_graph):
     graph = run_graph(*args, "mode=async", "replay.shards=2", "worker.fetch=2", on_ray=True)
     count, *_ = get(graph.learning.params)[-1 - 2 * 4 :]
     assert 64 <= count <= graph.progress.inserts
-    shards = [get(shard.call("contents")) for shard in graph.replay.shards]
+    shards = [get(by_name(shard, "contents")) for shard in graph.replay.shards]
     rows = {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
     rows = {name: column[np.lexsort(rows["obs"].T[::-1])] for name, column in rows.items()}
     check_counter_rows(rows, 1, 0.95, graph.progress.env_steps)

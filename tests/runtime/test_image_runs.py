@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from choices import some
 from graphs import weights
+from handles import by_name
 from images import check_frames_rows
 
 from drl_cli.envs.make import read_spec
@@ -19,7 +20,7 @@ FRAMES = (
 
 
 def contents(graph):
-    return get(graph.replay.shards[0].call("contents"))
+    return get(by_name(graph.replay.shards[0], "contents"))
 
 
 def table(graph):
@@ -81,7 +82,7 @@ def test_rollouts_of_frames_and_of_whole_stacks_are_the_same_run(run_graph, args
 @pytest.mark.parametrize("shards", some([1, 3], 3))
 def test_every_frame_of_every_row_is_the_right_one(run_graph, shards):
     graph = run_graph(*FRAMES, "mode=sync", "worker.proxies=1", "replay.capacity=9000", f"replay.shards={shards}")
-    parts = [get(shard.call("contents")) for shard in graph.replay.shards]
+    parts = [get(by_name(shard, "contents")) for shard in graph.replay.shards]
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     newest = rows["obs"][..., -1].reshape(len(rows["obs"]), -1)[:, :12].copy().view(np.int32)
     order = np.lexsort(newest.T[::-1])

@@ -3,6 +3,7 @@ import pytest
 import safetensors.numpy
 from choices import some
 from graphs import COUNTER, RAW, make_config, workers
+from handles import by_name
 
 from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.envs.make import read_spec
@@ -139,7 +140,7 @@ def test_version_0_is_exactly_what_was_saved_on_ray(run_graph, tmp_path):
     folder, vector = saved(tmp_path, SAC)
     args = ("mode=async", f"load_weights={folder}", "orchestrator.min_inserts=2000", "total_env_steps=64")
     graph = run_graph(*SAC, *args, on_ray=True)
-    assert get(graph.learning.server.call("pull", results=2)[1]).tobytes() == vector.tobytes()
+    assert get(by_name(graph.learning.server, "pull", results=2)[1]).tobytes() == vector.tobytes()
 
 
 @KINDS

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from counting import check_counter_rows
 from graphs import COUNTER, at, on_collected, weights
+from handles import by_name
 
 from drl_cli.errors import NodeGone, RoleLost
-from drl_cli.runtime.place.handles import ObjectLost, RayRuntime, get
+from drl_cli.runtime.place.handles import ObjectLost, get
+from drl_cli.runtime.place.ray_runtime import RayRuntime
 
 pytestmark = pytest.mark.ray
 TWO = ("worker.num=4", "worker.proxies=2")
@@ -25,7 +27,7 @@ class Place:
 
     def below(self, runtime):
         self.child = runtime.spawn("child", Place)
-        return get(self.child.call("here"))
+        return get(by_name(self.child, "here"))
 
     def rows(self, count):
         return np.ones(count)
@@ -61,14 +63,14 @@ def test_a_role_runs_where_it_is_put_until_its_node_is_gone(ray_cluster, nodes, 
     runtime = RayRuntime(str(tmp_path), nodes=nodes)
     here, there = roles = [runtime.spawn("place", Place, node=node) for node in nodes]
     for role, node in zip(roles, nodes, strict=True):
-        assert get(role.call("here")) == get(role.call("below", runtime)) == node
-    assert get(runtime.spawn("place", Place).call("here")) == nodes[0]  # not said where: beside the driver
-    rows = there.call("rows", 10**6)
-    assert get(there.call("here")) == nodes[1]  # by now the rows are there, and only there
+        assert get(by_name(role, "here")) == get(by_name(role, "below", runtime)) == node
+    assert get(by_name(runtime.spawn("place", Place), "here")) == nodes[0]  # not said where: beside the driver
+    rows = by_name(there, "rows", 10**6)
+    assert get(by_name(there, "here")) == nodes[1]  # by now the rows are there, and only there
     ray_cluster.remove_node(second_node, allow_graceful=False)
     with pytest.raises(ObjectLost):
-        get(here.call("rows", rows))
-    assert get(here.call("here")) == nodes[0]
+        get(by_name(here, "rows", rows))
+    assert get(by_name(here, "here")) == nodes[0]
     with pytest.raises(NodeGone, match=rf"node \S+ \({nodes[1][:6]}\) is gone"):
         runtime.spawn("place", Place, node=nodes[1])
 
@@ -131,7 +133,7 @@ def test_a_lost_node_is_reported_and_the_run_continues(build_graph, nodes, remov
     assert progress.samples == progress.opt_steps
     assert abs(graph.limiter.target - progress.samples) <= graph.limiter.band / 2
     (shard,) = graph.replay.shards
-    rows = get(shard.call("contents"))
+    rows = get(by_name(shard, "contents"))
     assert len(rows["reward"]) == progress.inserts
     check_counter_rows(rows, 1, 0.95, progress.env_steps)
 
@@ -155,7 +157,7 @@ def test_a_proxy_that_dies_on_a_live_node_is_restarted_there(build_graph, nodes,
     assert graph.progress.worker_restarts == 1
     assert "proxy 1 died" in caplog.text
     assert [member.incarnation for member in graph.pool.members] == [0, 1]
-    check_counter_rows(get(graph.replay.shards[0].call("contents")), 1, 0.95, graph.progress.env_steps)
+    check_counter_rows(get(by_name(graph.replay.shards[0], "contents")), 1, 0.95, graph.progress.env_steps)
 
 
 LONG = ("total_env_steps=1e6", "replay.capacity=1e5", "mode=async")
@@ -203,7 +205,7 @@ def check(graph):
     assert progress.inserts == progress.env_steps == limiter.inserts == limiter.landed
     assert progress.samples == progress.opt_steps
     assert abs(limiter.target - progress.samples) <= limiter.band / 2 + 1e-6
-    rows = get(graph.replay.shards[0].call("contents"))
+    rows = get(by_name(graph.replay.shards[0], "contents"))
     assert len(rows["reward"]) == progress.inserts
     check_counter_rows(rows, 1, 0.95, progress.env_steps)
 

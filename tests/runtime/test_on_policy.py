@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from choices import some
 from graphs import COUNTER, at, check_resumed_run, weights
+from handles import by_name
 
 from drl_cli.algos.on_policy import ppo
 from drl_cli.runtime.place.handles import get
@@ -33,7 +34,7 @@ def record(graph):
 
 def waiting(graph):
     (shard,) = graph.replay.shards
-    return get(shard.call("contents"))["reward"]
+    return get(by_name(shard, "contents"))["reward"]
 
 
 def check_account(graph, batch_size=16):
@@ -192,7 +193,7 @@ def test_a_run_with_a_bonus_survives_a_killed_worker(build_graph):
     assert graph.progress.worker_restarts == 1
     assert graph.progress.env_steps >= 2048
     (trainer,) = graph.trainers.values()
-    state = get(trainer.call("state"))
+    state = get(by_name(trainer, "state"))
     batches = state["algorithm.buffer.reward.moments"][0]
     assert batches == graph.progress.samples  # the normaliser has seen every batch once
 

@@ -4,24 +4,26 @@ import signal
 import numpy as np
 import pytest
 from graphs import COUNTER, at
+from handles import by_name
 
 from drl_cli.errors import RoleLost
 from drl_cli.run_folder.checkpoint import load_model
-from drl_cli.runtime.place.handles import RayRuntime, get
+from drl_cli.runtime.place.handles import get
+from drl_cli.runtime.place.ray_runtime import RayRuntime
 
 OFTEN = ("orchestrator.sample_load_ratio=1", "checkpoint.period=100000")
 
 
 def watch(graph):
     """Return a list that receives the newest version at each pull."""
-    call, pulled = graph.learning.server.call, []
+    ask_parts, pulled = graph.learning.server.ask_parts, []
 
-    def note(method, *args, results=1):
-        if method == "pull":
+    def note(num, method, *args):
+        if method.__name__ == "pull":
             pulled.append(graph.learning.params_header.version)
-        return call(method, *args, results=results)
+        return ask_parts(num, method, *args)
 
-    graph.learning.server.call = note
+    graph.learning.server.ask_parts = note
     return pulled
 
 
@@ -42,7 +44,7 @@ def test_a_killed_worker_returns_with_the_newest_version(build_graph):
     def note_header(ref):
         done = finish(ref)
         if done.header is not None and done.header.blocks[0].incarnation == 1:
-            headers.append((done.header, get(victim.handle.call("state"))["params"].tobytes()))
+            headers.append((done.header, get(by_name(victim.handle, "state"))["params"].tobytes()))
         return done
 
     graph.pool.finish = note_header
@@ -87,7 +89,7 @@ def test_parameters_that_went_with_their_node_are_saved_from_the_server(build_gr
     rescue = saved_by_the_rescue(graph)
     newest = next(rescue)
     far = RayRuntime(str(graph.folder)).spawn("far", Far, node=second_node.node_id)
-    graph.learning.params = far.call("rows", 10**6)
+    graph.learning.params = by_name(far, "rows", 10**6)
     get(far.ping())  # by now they are there, and only there
     ray_cluster.remove_node(second_node, allow_graceful=False)
     assert (next(rescue), graph.manage.restarts) == (newest, 0)

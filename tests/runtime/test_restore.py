@@ -8,6 +8,7 @@ import pytest
 from choices import some
 from datasets import record
 from graphs import COUNTER, at, weights
+from handles import by_name
 from outside import my_writer
 
 from drl_cli.errors import AlgorithmRefused
@@ -188,7 +189,7 @@ def check_resume(run_graph, build_graph, *args):
 
 def check_equal_trainers(graph):
     """Check that all trainers, in their own processes, have equal parameters, moments, generators and targets."""
-    first, *others = [get(trainer.call("state")) for trainer in graph.trainers.values()]
+    first, *others = [get(by_name(trainer, "state")) for trainer in graph.trainers.values()]
     assert others
     for other in others:
         for name in (name for name in first if name.startswith("algorithm.")):
@@ -254,12 +255,12 @@ def test_columns_that_an_algorithm_writes_to_replay_are_resumed(run_graph, build
     monkeypatch.setattr(my_writer.Algorithm, "update", update)
     args = ("env=CartPole-v1", "algo=outside.my_writer", f"mode={mode}", "seed=3", *options, "replay.capacity=300")
     once = run_graph(*args, "total_env_steps=512")
-    uses = get(once.replay.shards[0].call("contents"))["uses"]
+    uses = get(by_name(once.replay.shards[0], "contents"))["uses"]
     assert uses.max() > 3
     assert (uses > 0).sum() > 200
     half = interrupted(build_graph(*args, "total_env_steps=512", "checkpoint.period=100"))
     rest = run_graph(*args, "total_env_steps=512", run=half.folder)
-    np.testing.assert_array_equal(get(rest.replay.shards[0].call("contents"))["uses"], uses)
+    np.testing.assert_array_equal(get(by_name(rest.replay.shards[0], "contents"))["uses"], uses)
     assert weights(rest) == weights(once)
 
 

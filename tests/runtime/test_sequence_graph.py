@@ -9,6 +9,7 @@ import pytest
 from choices import some
 from counting import check_counter_sequences
 from graphs import COUNTER, at, workers
+from handles import by_name
 from walks import check_states
 
 import drl_cli.algos.value
@@ -50,7 +51,7 @@ def expected_priorities(table):
 @pytest.mark.parametrize(("mode", "proxies"), some([("single", 0), ("sync", 1), ("async", 0)], ("sync", 1)))
 def test_transitions_are_counted_and_sequences_are_whole(run_recall, mode, proxies):
     graph = run_recall(f"mode={mode}", f"worker.proxies={proxies}")
-    progress, (table,), rows = graph.progress, tables(graph), get(graph.replay.shards[0].call("contents"))
+    progress, (table,), rows = graph.progress, tables(graph), get(by_name(graph.replay.shards[0], "contents"))
     open_rows = sum(worker.builder.open_rows for worker in workers(graph))
     assert progress.env_steps == sum(worker.env_steps for worker in workers(graph)) >= 512
     assert progress.inserts == graph.limiter.landed == table.inserts == progress.env_steps - open_rows
@@ -106,7 +107,7 @@ def test_states_in_replay_are_those_of_whole_episodes(run_graph, mode):
     graph = run_graph(*frozen(1 if mode == "single" else 2), f"mode={mode}", "orchestrator.sample_insert_ratio=0.1")
     assert graph.progress.opt_steps > 30
     encoder = graph.trainers["trainer"].role.algorithm.encoder
-    check_states(encoder, get(graph.replay.shards[0].call("contents")), least=100)
+    check_states(encoder, get(by_name(graph.replay.shards[0], "contents")), least=100)
 
 
 @pytest.mark.ray
@@ -119,4 +120,4 @@ def test_states_in_replay_are_right_although_a_worker_was_killed(build_graph):
     graph.finish()
     assert graph.progress.worker_restarts == 1
     encoder = build_graph(*args).trainers["trainer"].role.algorithm.encoder
-    check_states(encoder, get(graph.replay.shards[0].call("contents")), least=100)
+    check_states(encoder, get(by_name(graph.replay.shards[0], "contents")), least=100)

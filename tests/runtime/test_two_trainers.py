@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from graphs import COUNTER, on_collected, weights
+from handles import by_name
 
 from drl_cli.errors import RoleLost
 from drl_cli.runtime.place.handles import get
@@ -14,7 +15,7 @@ from drl_cli.runtime.place.handles import get
 
 def policy(graph):
     """Return the final parameters of the policy, which are equal in all trainers."""
-    ranks = [get(trainer.call("publish", 0, 0, results=2)[1]) for trainer in graph.trainers.values()]
+    ranks = [get(by_name(trainer, "publish", 0, 0, results=2)[1]) for trainer in graph.trainers.values()]
     for params in ranks:
         np.testing.assert_array_equal(params, ranks[0])
     return ranks[0]

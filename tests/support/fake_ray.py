@@ -161,7 +161,7 @@ def install(monkeypatch):
     modules |= {"ray._private": fake._private, "ray._raylet": fake._raylet}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    for name in ("handles", "launch", "cluster_nodes"):
+    for name in ("handles", "launch", "cluster_nodes", "ray_runtime"):
         monkeypatch.setattr(f"drl_cli.runtime.place.{name}.ray", fake)
     monkeypatch.setattr(internals, "ray", fake)
     return fake

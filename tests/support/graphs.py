@@ -2,6 +2,8 @@
 
 import hashlib
 
+from handles import by_name
+
 COUNTER = "env=drl_cli.envs.probes:Counter-v0"
 RAW = ("env.normalize_obs=false", "env.normalize_reward=false")
 DISCOUNT = "algo.gamma=0.99"  # that of short episodes would be lower
@@ -66,7 +68,7 @@ def check_resumed_run(run_graph, *args):
     before = weights(half)
     resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
     assert weights(resumed) == weights(whole) != before
-    np.testing.assert_equal(*(graph.trainers["trainer"].call("state").value for graph in (resumed, whole)))
+    np.testing.assert_equal(*(by_name(graph.trainers["trainer"], "state").value for graph in (resumed, whole)))
 
 
 def inserted(graph):

@@ -12,8 +12,7 @@ from drl_cli.envs.faults import Hung, as_fault, because, is_surely_finite, not_f
 from drl_cli.envs.make import Env
 from drl_cli.envs.observations import Parts
 from drl_cli.envs.stepping.episode import MAX_STEPS, Beginning, generator_state, set_generator
-from drl_cli.envs.stepping.episode_info import numbers
-from drl_cli.envs.stepping.step import EnvsBase, Step
+from drl_cli.envs.stepping.step import EnvsBase, Step, numbers
 from drl_cli.types import Array, EnvSpec, Episode, Obs, State, flat_columns, leaves, nested, within
 from drl_cli.utils.seeding import integers
 

@@ -9,9 +9,8 @@ from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.envpool_tasks import find_task, info_of, make_pool
 from drl_cli.envs.faults import is_surely_finite, not_finite
-from drl_cli.envs.stepping.episode_info import numbers
 from drl_cli.envs.stepping.pooled import PooledEnvs
-from drl_cli.envs.stepping.step import Step
+from drl_cli.envs.stepping.step import Step, numbers
 from drl_cli.types import Array, EnvSpec, Episode
 
 log = logging.getLogger(__name__)

@@ -1,13 +1,21 @@
 """A step of several environments, and the base class of all batches of environments."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.faults import CallWatch
 from drl_cli.types import Array, Columns, Episode, Obs, State, flat_columns
+
+LEFT_OUT = frozenset({"TimeLimit.truncated", "reward", "terminated", "truncated", "elapsed_step", "env_id"})
+"""Keys from Gymnasium's wrappers and from EnvPool that do not describe the episode."""
+
+MOST = 64
+"""Maximum number of recorded values per episode."""
 
 
 @dataclass(frozen=True)
@@ -89,3 +97,31 @@ class EnvsBase:
             raise ValueError(f"the saved worker has {saved} environments, this one has {size} (worker.envs)")
         self.seeds = state["seeds"].tolist()
         self._rebuilds, self._first_fault = int(state["rebuilds"].item()), state["first_fault"].tobytes().decode()
+
+
+def numbers(info: Any) -> dict[str, float]:  # Any: whatever the environment returned
+    """Return the first MOST finite numbers and booleans of an info, by name.
+
+    Names in LEFT_OUT and names that start with an underscore (flags of vector environments) are skipped, and so are all
+    values that are not scalars, such as the mappings `episode` and `final_info`.
+    """
+    found: dict[str, float] = {}
+    for name, value in info.items() if isinstance(info, Mapping) else ():
+        if not isinstance(name, str) or name.startswith("_") or name in LEFT_OUT or not name.isprintable():
+            continue
+        number = _number(value)
+        if number is not None and math.isfinite(number) and len(found) < MOST:
+            found[name] = number
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """Return a scalar as a float, or None for any other value."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an int too large for a float
+        return None

@@ -9,7 +9,6 @@ from drl_cli.run_folder.checkpoint_writer import Draft
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.interfaces import ManageRole, ServerRole, WriterRole
 from drl_cli.runtime.messages import EvalReport, ProcessUse
-from drl_cli.runtime.place.ask import ask, ask_parts
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.types import Array, LoadParams, State
 from drl_cli.utils.clock import now
@@ -145,7 +144,7 @@ class ManageLink:
             self._late_at = now() + self.stall_s
             params_header, params = self._running
             args = cast(LoadParams, params_header), cast(Array, params)
-            self.evaluating = ask(self.handle, ManageRole.evaluate, *args)
+            self.evaluating = self.handle.ask(ManageRole.evaluate, *args)
             self.pending[self.evaluating] = self._on_evaluated, now()
 
     def _on_evaluated(self, report: EvalReport | ObjectLost | None) -> None:
@@ -183,7 +182,7 @@ class ManageLink:
             del self.pending[self.evaluating]
         self.evaluating = None
         if self.lost is not None:
-            ask(self.writer, WriterRole.close, status)
+            self.writer.ask(WriterRole.close, status)
         elif self.handle is not None or starts:
             self._send(_log_problems, ManageRole.close, status)
             self._wait(timeout_s)
@@ -235,7 +234,7 @@ class ManageLink:
         if self.lost is not None:
             on_done(None)
         else:
-            self._unsent.append((lambda handle: ask(handle, method, *args, **kwargs), on_done))
+            self._unsent.append((lambda handle: handle.ask(method, *args, **kwargs), on_done))
             self._start()
 
     def _write(
@@ -253,13 +252,13 @@ class ManageLink:
         if self.has_answered or self.evaluating is not None:
             self._send(on_done, method, *args, **kwargs)
         else:
-            on_done(self._take(ask(self.writer, method, *args, **kwargs), is_manages=False))
+            on_done(self._take(self.writer.ask(method, *args, **kwargs), is_manages=False))
 
     def _on_ping(self, _: object) -> None:
         self._pinged = None
 
     def _pull(self) -> tuple[Ref[LoadParams], Ref[Array]]:
-        return ask_parts(self.server, 2, ServerRole.pull)
+        return self.server.ask_parts(2, ServerRole.pull)
 
     def _take(self, ref: Ref[T], is_manages: bool = True) -> T | ObjectLost | None:
         """Return an answer, ObjectLost if an argument was lost, or None after another error, which gives a warning.

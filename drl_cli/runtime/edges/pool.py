@@ -10,7 +10,6 @@ from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.edges.calls import LOOK_S, START_S
 from drl_cli.runtime.interfaces import CollectRole, ReanalyzerRole, WorkerRole
 from drl_cli.runtime.messages import InsertTransition, ReanalysisReport, Told
-from drl_cli.runtime.place.ask import ask_parts
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, Handle, Ref, get, wait
 from drl_cli.types import Array, Columns, LoadParams
 from drl_cli.utils.clock import Waiting, now
@@ -118,7 +117,7 @@ class Pool(Generic[Role, Header]):
         """
         member.issued = now()
         member.waiting.stop(member.issued)
-        member.header, value = ask_parts(member.handle, 2, method, *args, **kwargs)
+        member.header, value = member.handle.ask_parts(2, method, *args, **kwargs)
         member.calls += 1
         self.busy[value] = member
         return value

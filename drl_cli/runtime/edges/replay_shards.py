@@ -7,7 +7,6 @@ import numpy as np
 
 from drl_cli.runtime.interfaces import ReplayRole
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
-from drl_cli.runtime.place.ask import ask, ask_many, ask_parts
 from drl_cli.runtime.place.handles import Handle, Ref
 from drl_cli.types import Columns, State
 from drl_cli.utils.seeding import rng_state, set_rng_state
@@ -39,7 +38,7 @@ class ReplayShards:
         answers = []
         for shard, own in shares.items():
             blocks = [cast(Columns, columns[i]) for i in own]
-            answers.append((ask(self.shards[shard], ReplayRole.insert, [headers[i] for i in own], *blocks), own))
+            answers.append((self.shards[shard].ask(ReplayRole.insert, [headers[i] for i in own], *blocks), own))
         return answers
 
     def sample(self, message: SampleBatch) -> tuple[int, list[tuple[BatchTrainingData, Columns]]]:
@@ -48,16 +47,16 @@ class ReplayShards:
         Both are references, typed as arguments of `ask`.
         """
         shard = self._choose(sorted(self.filled))
-        parts = ask_many(self.shards[shard], 2 * message.num_trainers, ReplayRole.sample, message)
+        parts = self.shards[shard].ask_parts(2 * message.num_trainers, ReplayRole.sample, message)
         return shard, cast(list[tuple[BatchTrainingData, Columns]], [*zip(parts[::2], parts[1::2], strict=True)])
 
     def draw(self, message: SampleBatch) -> tuple[int, tuple[Ref[BatchTrainingData], Ref[Columns]]]:
         """Draw rows for a re-analyser. Return the chosen shard's number, and a header and observations (references)."""
         shard = self._choose(sorted(self.filled))
-        return shard, ask_parts(self.shards[shard], 2, ReplayRole.draw, message)
+        return shard, self.shards[shard].ask_parts(2, ReplayRole.draw, message)
 
     def update_priorities(self, shard: int, message: Ref[UpdatePriority | None]) -> Ref[None]:
-        return ask(self.shards[shard], ReplayRole.update_priorities, cast(UpdatePriority, message))
+        return self.shards[shard].ask(ReplayRole.update_priorities, cast(UpdatePriority, message))
 
     def state(self) -> State:
         return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.int64)}

@@ -13,7 +13,6 @@ from drl_cli.runtime.messages import SampleBatch, TrainReport, UpdatePriority
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
-from drl_cli.runtime.place.ask import ask, ask_parts
 from drl_cli.runtime.place.handles import ActorDied, Ref, get, wait
 from drl_cli.types import Array, LoadParams
 from drl_cli.utils.clock import now
@@ -79,9 +78,9 @@ class Learning:
     def connect(self) -> None:
         """Connect the trainers to each other if there are several."""
         if len(self.trainers) > 1:
-            address = cast(tuple[str, int], ask(self.trainers[self.first], TrainerRole.listen))
+            address = cast(tuple[str, int], self.trainers[self.first].ask(TrainerRole.listen))
             for role, trainer in self.trainers.items():
-                self.calls.expect(ask(trainer, TrainerRole.join, address), role, get)
+                self.calls.expect(trainer.ask(TrainerRole.join, address), role, get)
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
         self.params_header, self.params = params_header, self.share(params)
@@ -104,10 +103,10 @@ class Learning:
         for trainer, batch in zip(self.trainers.values(), batches, strict=True):
             if self.publishes_with_train and not self.publishing and not reports:
                 args = (*batch, self.params_header)
-                report, new, header, params = ask_parts(trainer, 4, TrainerRole.train_and_publish, *args)
+                report, new, header, params = trainer.ask_parts(4, TrainerRole.train_and_publish, *args)
                 published = header, params
             else:
-                report, new = ask_parts(trainer, 2, TrainerRole.train, *batch)
+                report, new = trainer.ask_parts(2, TrainerRole.train, *batch)
             reports.append(report)
             priorities.append(new)
         self.progress.trace.add(3)
@@ -148,7 +147,7 @@ class Learning:
 
     def publish(self) -> None:
         version, env_steps = self.params_header.version + 1, self.progress.env_steps
-        params_header, params = ask_parts(self.trainers[self.first], 2, TrainerRole.publish, version, env_steps)
+        params_header, params = self.trainers[self.first].ask_parts(2, TrainerRole.publish, version, env_steps)
         self.publishing = True
         self.calls.expect(params_header, self.first, lambda ref: self._on_published(ref, params))
 
@@ -157,7 +156,7 @@ class Learning:
         # The server answers in order, so these parameters belong to `self.params_header`, which was pushed before.
         if not self.is_pushed:
             self._push(self.newest)
-        params_header, params = ask_parts(self.server, 2, ServerRole.pull)
+        params_header, params = self.server.ask_parts(2, ServerRole.pull)
         self.calls.expect(params_header, "parameter server", get)
         return params
 
@@ -185,7 +184,7 @@ class Learning:
 
     def _push(self, params: Ref[Array]) -> None:
         self.is_pushed, self.pushed_at, self.pushed = True, now(), self.params_header
-        ref = ask(self.server, ServerRole.push, self.params_header, cast(Array, params))
+        ref = self.server.ask(ServerRole.push, self.params_header, cast(Array, params))
         self.calls.expect(ref, "parameter server", lambda ref: self.progress.usage.tell(get(ref)), quiet=True)
 
 

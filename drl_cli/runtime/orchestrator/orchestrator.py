@@ -22,7 +22,6 @@ from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
 from drl_cli.runtime.orchestrator.reports import Reports
 from drl_cli.runtime.orchestrator.saver import Saver, worker_layout
-from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import ObjectLost, Ref, get
 from drl_cli.types import Array, LoadParams
 from drl_cli.utils.clock import now
@@ -80,8 +79,6 @@ class Orchestrator:
         self._until(lambda: self.learning.params is not None or steps_without_params(self.config) > 0)
         steps = {"async": self._step_async, "offline": self._step_offline}
         step = steps.get(self.config.mode, self._step_sync)
-        if step == self._step_sync:
-            self._update_and_publish()  # updates that a signal prevented before this run was resumed
         while not self._done():
             if self.paused:
                 if self.collector.is_due():
@@ -94,20 +91,15 @@ class Orchestrator:
         self.pool.end(self.progress.end())
 
     def _step_sync(self) -> None:
-        """Let all workers collect with version k, make the updates that are due, and publish version k + 1."""
-        for member in self.pool.idle():
-            self.collector.dispatch(member, self.learning)
-        self._until(lambda: not self.pool.busy)
-        self.collector.insert_arrived()
-        self._update_and_publish()
-        if self.saver.is_due(self.progress.position):
-            self._save()
-        if self.reports.undecided is not None:
-            next_steps = self.collector.rows * self.pool.num_workers
-            if self.reports.is_deciding(self.progress.position, next_steps):
-                self._decide()
+        """Let all workers collect with version k, make the updates that are due, and publish version k + 1.
 
-    def _update_and_publish(self) -> None:
+        If a signal prevented updates before this run was resumed, they are made before the workers collect again.
+        """
+        if self.limiter.owed() == 0:
+            for member in self.pool.idle():
+                self.collector.dispatch(member, self.learning)
+            self._until(lambda: not self.pool.busy)
+            self.collector.insert_arrived()
         if self.progress.train_started is None and self.limiter.owed() > 0:
             self._save_for_sure()  # nothing can be saved while the compilation of the first update takes a minute
         while (owed := self.limiter.owed()) > 0 and now() < self.training_ends:
@@ -116,6 +108,12 @@ class Orchestrator:
         if self.learning.is_ahead:
             self.learning.publish()
         self._until(lambda: not self.learning.publishing)
+        if self.saver.is_due(self.progress.position):
+            self._save()
+        if self.reports.undecided is not None:
+            next_steps = self.collector.rows * self.pool.num_workers
+            if self.reports.is_deciding(self.progress.position, next_steps):
+                self._decide()
 
     def _decide(self) -> None:
         """Wait for the evaluation that may end the run. After a signal, do not wait: a resumed run repeats it."""
@@ -252,7 +250,7 @@ class Orchestrator:
         self.reports.ending("the last checkpoint")
         self._settle()
         role, trainer = next(iter(self.trainers.items()))
-        self.calls.expect(ask(trainer, TrainerRole.describe), role, self._on_described)
+        self.calls.expect(trainer.ask(TrainerRole.describe), role, self._on_described)
         self._until(lambda: self.trainer_facts is not None)
         if self.learning.is_ahead:
             self.learning.publish()
@@ -293,7 +291,7 @@ class Orchestrator:
         """Close the environments, and have manage write its last records. `starts_manage`: see `ManageLink.close`."""
         self.manage.close(status, CLOSE_S, starts_manage)
         for member in self.pool.members:
-            ask(member.handle, CollectRole.close)
+            member.handle.ask(CollectRole.close)
 
     def _is_settled(self) -> bool:
         return self.learning.is_idle and self.collector.inserting == 0

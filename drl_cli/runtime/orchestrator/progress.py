@@ -283,7 +283,8 @@ class Progress:
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         episodes, self._episodes = list(self._episodes), deque()
         steps, self._worker_steps = self._worker_steps, Counter(dict.fromkeys(self._worker_steps, 0))
-        ratio = self.updates_per_env_step()
+        ratio, rss_mb = self.updates_per_env_step(), self.usage.sample() / 2**20
+        self.peak_rss_mb = max(self.peak_rss_mb, rss_mb)
         return {
             **self._means.take(),
             **spread("rollout/return", (ret for ret, _ in episodes)),
@@ -307,13 +308,13 @@ class Progress:
             "replay/inserts": self.inserts,
             "replay/samples": self.samples,
             **{f"replay/{name}": value for name, value in over_shards(list(self._replay.values())).items()},
-            "system/rss_mb": self._rss_mb(),
+            "system/rss_mb": rss_mb,
             "system/cpu_percent": psutil.cpu_percent(),
             "system/load": os.getloadavg()[0],
         }
 
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
-        self._rss_mb()
+        self.peak_rss_mb = max(self.peak_rss_mb, self.usage.sample() / 2**20)
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         best, last, reached = self.best, self.last, self.time_to_return
         return {
@@ -342,9 +343,3 @@ class Progress:
 
     def _messages(self) -> dict[str, int]:
         return {str(route): count for route, count in sorted(self.trace.counts.items())}
-
-    def _rss_mb(self) -> float:
-        """Measure all processes. Return their memory [MB], and note its maximum."""
-        rss_mb = self.usage.sample() / 2**20
-        self.peak_rss_mb = max(self.peak_rss_mb, rss_mb)
-        return rss_mb

@@ -12,7 +12,6 @@ from drl_cli.runtime.messages import BatchTrainingData, SampleBatch, UpdatePrior
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import ROUNDING, Limiter, RateLimiter, required_band
-from drl_cli.runtime.place.ask import ask_parts
 from drl_cli.runtime.place.handles import Ref, get
 from drl_cli.types import Array, Columns, LoadParams
 
@@ -90,7 +89,7 @@ class Reanalysis:
         drawn = cast(BatchTrainingData, header), cast(Columns, columns)
         if member.version < pushed.version:
             # At least `pushed`, because the server answers in order.
-            newest, params = ask_parts(self.server, 2, ServerRole.pull)
+            newest, params = self.server.ask_parts(2, ServerRole.pull)
             member.version = pushed.version
             given = cast(LoadParams, newest), cast(Array, params)
             values = self.pool.call(member, ReanalyzerRole.reanalyze, *drawn, *given)

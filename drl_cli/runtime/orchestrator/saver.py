@@ -16,7 +16,6 @@ from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.pool import worker_of
 from drl_cli.runtime.interfaces import ReplayRole, TrainerRole, WorkerRole
 from drl_cli.runtime.orchestrator.edges import Edges
-from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import ActorDied, Handle, LocalRef, Ref, get
 from drl_cli.types import Array, LoadParams, State
 from drl_cli.utils.clock import now
@@ -80,12 +79,12 @@ class Saver:
         except OSError as error:
             self.on_saved(counters, error)
             return
-        states = {"trainer": ask(next(iter(self.edges.trainers.values())), TrainerRole.state)}
+        states = {"trainer": next(iter(self.edges.trainers.values())).ask(TrainerRole.state)}
         if evaluated is not None:
             states["evaluation"] = LocalRef({"policy": get(evaluated)})
         if workers and restores_workers(self.config):
             members = self.edges.pool.members
-            states |= {f"worker {member.index}": ask(worker_of(member), WorkerRole.state) for member in members}
+            states |= {f"worker {member.index}": worker_of(member).ask(WorkerRole.state) for member in members}
         shards = self.edges.replay.shards if self.config.checkpoint.replay == "on" else []
         _Save(self, draft, (params_header, params, counters), states, shards).begin()
 
@@ -144,7 +143,7 @@ class _Save:
             self.calls.expect(ref, role, partial(self._on_state, role))
         previous = None if self.saver.last is None else str(self.saver.last)
         for i, shard in enumerate(self.shards):
-            begun = ask(shard, ReplayRole.begin_save, str(self.draft), previous)
+            begun = shard.ask(ReplayRole.begin_save, str(self.draft), previous)
             self.calls.expect(begun, f"replay {i}", partial(self._on_piece, i))
 
     def _on_state(self, role: str, ref: Ref[State]) -> None:
@@ -169,7 +168,7 @@ class _Save:
             self.sums.update(answer if isinstance(answer, Mapping) else {})
             self._one_done()
         else:
-            part = ask(self.shards[shard], ReplayRole.save_part)
+            part = self.shards[shard].ask(ReplayRole.save_part)
             self.calls.expect(part, f"replay {shard}", partial(self._on_piece, shard))
 
     def _one_done(self) -> None:
@@ -179,7 +178,7 @@ class _Save:
         if self.failed:
             self.sums = {}
             for i, shard in enumerate(self.shards):
-                self.calls.expect(ask(shard, ReplayRole.abort_save), f"replay {i}", get)
+                self.calls.expect(shard.ask(ReplayRole.abort_save), f"replay {i}", get)
             for path in self.draft.glob("state.replay-*"):
                 path.unlink()
         params_header, params, counters = self.version

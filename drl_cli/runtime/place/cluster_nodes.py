@@ -10,7 +10,8 @@ from pathlib import Path
 from signal import SIG_SETMASK, SIG_UNBLOCK, SIGKILL, Signals, pthread_sigmask
 from typing import Any
 
-from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, get, on_node, ray
+from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, get, ray
+from drl_cli.runtime.place.ray_runtime import on_node
 from drl_cli.runtime.place.signals import SIGNAL_CODES
 from drl_cli.utils.gpu import Gpu
 from drl_cli.utils.machine import Node

@@ -1,25 +1,31 @@
 """Handles: call a role in this process, or a role in another process on Ray.
 
-`ask(handle, TrainerRole.train, header, columns)` returns a reference, `get` returns its value, and `wait` returns the
+`handle.ask(TrainerRole.train, header, columns)` returns a reference, `get` returns its value, and `wait` returns the
 references that are ready. In this process, the role runs before `ask` returns. On Ray, it runs in another process.
 """
 
-import gc
-import logging
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, TypeVarTuple, Unpack
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    overload,
+)
 
-from drl_cli.errors import NodeGone, RoleLost
-from drl_cli.metrics.printed import write_prints
+from drl_cli.errors import RoleLost
 from drl_cli.runtime.place import crashes, told
 from drl_cli.runtime.place.users import named
-from drl_cli.utils.files import LogFile
 from drl_cli.utils.lazy import LazyModule
 
 os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Ray would replace the handlers of signals.py
@@ -27,10 +33,12 @@ ray = LazyModule("ray")  # imported at first use, because the import takes one s
 
 FETCH_S = 300.0
 """Maximum time [s] to wait for the value of a reference. Usually the value is ready, and Ray only has to bring it."""
-INLINE_BYTES = 50_000
-"""Smaller values are sent with each call. This is as fast as Ray's object store and takes no memory there."""
-
+P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
 T_co = TypeVar("T_co", covariant=True)
 Role = TypeVar("Role")
 Role_co = TypeVar("Role_co", covariant=True)
@@ -61,32 +69,83 @@ class LocalRef(Ref[T_co]):
     error: BaseException | None = None
 
 
-class LocalHandle(Generic[Role_co]):
-    """A role in this process. As on Ray, an error of a call is raised later, by `get`."""
+class Handle(Generic[Role_co]):
+    """A role in this process (LocalHandle) or in another (RayHandle). An error of a call is raised later, by `get`.
+
+    A call names a method of the role's protocol in interfaces.py, so that mypy checks the arguments and the result.
+    Arguments are positional. A role receives the value of a reference among the arguments: `cast(Array, params)` gives
+    the reference `params` the type that mypy expects.
+    """
+
+    def ask(self, method: Callable[Concatenate[Role_co, P], T], *args: P.args, **kwargs: P.kwargs) -> Ref[T]:
+        """Call a method of the role, for example `server.ask(ServerRole.push, header, params)`."""
+        raise NotImplementedError
+
+    @overload
+    def ask_parts(
+        self,
+        num: Literal[2],
+        method: Callable[Concatenate[Role_co, P], tuple[A, B]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> tuple[Ref[A], Ref[B]]: ...
+
+    @overload
+    def ask_parts(
+        self,
+        num: Literal[4],
+        method: Callable[Concatenate[Role_co, P], tuple[A, B, C, D]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> tuple[Ref[A], Ref[B], Ref[C], Ref[D]]: ...
+
+    @overload
+    def ask_parts(
+        self, num: int, method: Callable[Concatenate[Role_co, P], list[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[Ref[T], ...]: ...
+
+    def ask_parts(self, num: int, method: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Ref[Any], ...]:
+        """Call a method that returns a tuple or a list of `num` parts. Return a reference to each part."""
+        raise NotImplementedError
+
+    def told(self) -> told.News:
+        """Return what the role tells. Another thread may call this."""
+        raise NotImplementedError
+
+    def ping(self) -> Ref[int]:
+        """Return a reference to the role's process id, which is ready after all earlier calls have ended."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """End the role's process."""
+        raise NotImplementedError
+
+
+class LocalHandle(Handle[Role_co]):
+    """A role in this process."""
 
     def __init__(self, role: Role_co, modules: Collection[str] = ()) -> None:
         self.role: Role_co | None = role
         self.modules = modules
 
-    def call(self, method: str, *args: Any, results: int = 1) -> Any:
-        """Call a method of the role; use `ask`, which has types. References among the arguments become their values.
-
-        Return one reference, or a list of `results` references if the method returns a tuple of that length.
-        """
+    def ask(self, method: Callable[..., T], *args: Any) -> LocalRef[T]:  # type: ignore[override]
         kinds: Any = (LocalRef, ray.ObjectRef) if "ray" in sys.modules else LocalRef  # Any: a class of Ray
         try:
-            value = getattr(self.role, method)(*[get(arg) if isinstance(arg, kinds) else arg for arg in args])
+            values = [get(arg) if isinstance(arg, kinds) else arg for arg in args]
+            return LocalRef(getattr(self.role, method.__name__)(*values))
         except Exception as error:
-            refs: list[Ref[Any]] = [LocalRef(error=named(error, self.modules)) for _ in range(results)]
-            return refs[0] if results == 1 else refs
-        return LocalRef(value) if results == 1 else [LocalRef(part) for part in value]
+            return LocalRef(error=named(error, self.modules))
+
+    def ask_parts(self, num: int, method: Callable[..., Any], *args: Any) -> tuple[Ref[Any], ...]:  # type: ignore[override]
+        whole = self.ask(method, *args)
+        if whole.error is not None:
+            return tuple(LocalRef(error=whole.error) for _ in range(num))
+        return tuple(LocalRef(part) for part in whole.value)
 
     def told(self) -> told.News:
-        """Return what the role tells. Another thread may call this."""
         return told.told_by(self.role)
 
     def ping(self) -> Ref[int]:
-        """Return a reference to the role's process id, which is ready after all earlier calls have ended."""
         return LocalRef(os.getpid())
 
     def kill(self) -> None:
@@ -126,49 +185,7 @@ class LocalRuntime:
         return 0
 
 
-class Host:
-    """The Ray actor that contains a role. If the creation of the role fails, every call raises the error."""
-
-    modules: Collection[str] = ()  # see `Where`
-
-    def __init__(self, log_file: str, factory: Callable[..., object], *args: Any) -> None:
-        try:
-            os.makedirs(os.path.dirname(log_file), exist_ok=True)
-            handler: logging.Handler = LogFile(log_file)
-        except OSError:  # the node lacks the run's folder and can't create the file
-            handler = logging.StreamHandler()
-        line = "%(asctime)s %(levelname)s %(message)s"
-        logging.basicConfig(handlers=[handler], level=logging.INFO, format=line)
-        crashes.write_crashes(crashes.crash_file(log_file))
-        write_prints(log_file)
-        logging.info("%s is process %d", os.path.basename(log_file).removesuffix(".log"), os.getpid())
-        self.role: object = None
-        self.error: Exception | None = None
-        try:
-            self.role = factory(*args)
-        except Exception as error:
-            self.error = named(error, self.modules)
-            logging.exception("can't be built", exc_info=self.error)
-        told.tell(self.role, told.told_file(log_file))
-        gc.freeze()  # the garbage collector need not scan objects that live as long as the process
-
-    def ping(self) -> int:
-        return os.getpid()
-
-    def call(self, method: str, *args: Any) -> Any:
-        if self.error is not None:
-            raise self.error
-        try:
-            return getattr(self.role, method)(*args)
-        except Exception as error:
-            failed = named(error, self.modules)
-            logging.exception("%s failed", method, exc_info=failed)
-            if failed is error:
-                raise
-            raise failed from error
-
-
-class RayHandle(Generic[Role_co]):
+class RayHandle(Handle[Role_co]):
     """A role in another process, in which each method in `concurrent` has a separate thread."""
 
     def __init__(self, actor: Any, log_file: str, concurrent: Collection[str] = ()) -> None:
@@ -176,9 +193,16 @@ class RayHandle(Generic[Role_co]):
         self.told_file = told.told_file(log_file)
         self.told_file.unlink(missing_ok=True)  # a file of the previous process, after a restart or a resume
 
-    def call(self, method: str, *args: Any, results: int = 1) -> Any:
+    def ask(self, method: Callable[..., T], *args: Any) -> Ref[T]:  # type: ignore[override]
+        ref: Ref[T] = self._send(1, method.__name__, args)
+        return ref
+
+    def ask_parts(self, num: int, method: Callable[..., Any], *args: Any) -> tuple[Ref[Any], ...]:  # type: ignore[override]
+        return tuple(self._send(num, method.__name__, args))
+
+    def _send(self, num: int, method: str, args: Sequence[Any]) -> Any:  # Any: a reference of Ray, or a list of them
         values = [get(arg) if isinstance(arg, LocalRef) else arg for arg in args]
-        options: dict[str, Any] = {"num_returns": results}
+        options: dict[str, Any] = {"num_returns": num}
         if method in self.concurrent:
             options["concurrency_group"] = method
         return self.actor.call.options(**options).remote(method, *values)
@@ -193,84 +217,6 @@ class RayHandle(Generic[Role_co]):
 
     def kill(self) -> None:
         ray.kill(self.actor)
-
-
-class RayRuntime:
-    """Runs every role as a Ray actor with a separate log file. Has the methods of LocalRuntime.
-
-    `ready` waits for Ray and must raise RoleLost if Ray is gone. `is_up` returns whether `ready` would return at once.
-    `env` names the environment in messages about crashes.
-    """
-
-    def __init__(
-        self,
-        log_folder: str,
-        ready: Callable[[], None] = lambda: None,
-        is_up: Callable[[], bool] = lambda: True,
-        nodes: Sequence[str] = (),
-        env: str = "",
-    ) -> None:
-        self.log_folder, self.ready, self.is_up, self.nodes, self.env = log_folder, ready, is_up, nodes, env
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(RayRuntime, env=self.env), (
-            self.log_folder,
-        )  # a process that unpickles this object already runs on Ray
-
-    def spawn(
-        self, role: str, factory: Callable[[*Args], Role], *args: *Args, **where: Unpack[Where]
-    ) -> RayHandle[Role]:
-        self.ready()
-        gpus, node, concurrent = where.get("gpus", 0), where.get("node"), where.get("concurrent", ())
-        options: dict[str, Any] = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
-        if node is not None:
-            known = {entry["NodeID"]: entry for entry in ray.nodes()}
-            if node not in known or not known[node]["Alive"]:
-                address = known[node]["NodeManagerAddress"] if node in known else "unknown address"
-                raise NodeGone(f"node {address} ({node[:6]}) is gone")
-        if gpus == 0:  # for a role with a GPU, Ray chooses the node
-            options["scheduling_strategy"] = on_node(node or ray.get_runtime_context().get_node_id())
-        if concurrent:
-            options["concurrency_groups"] = dict.fromkeys(concurrent, 1)
-        log_file = f"{self.log_folder}/{role.replace(' ', '-')}.log"
-        # Ray names the process after its class: `Usage` and `top` show this name
-        host = type(role, (Host,), {"modules": where.get("modules", ())})
-        crash_file = crashes.crash_file(log_file)
-        crash_file.unlink(missing_ok=True)  # a file of the previous process, after a restart or a resume
-        actor = ray.remote(**options)(host).remote(log_file, factory, *args)
-        crashes.watch_actor(actor._actor_id.hex(), crash_file, self.env)
-        return RayHandle(actor, log_file, concurrent)
-
-    def put(self, value: T | Ref[T]) -> Ref[T]:
-        if isinstance(value, LocalRef):
-            value = get(value)
-        if isinstance(value, ray.ObjectRef):
-            there: Ref[T] = value
-            return there
-        if getattr(value, "nbytes", INLINE_BYTES) < INLINE_BYTES:
-            return LocalRef(value)
-        self.ready()
-        ref: Ref[T] = ray.put(value)
-        return ref
-
-    def gpus(self) -> int:
-        self.ready()
-        return int(ray.cluster_resources().get("GPU", 0))
-
-
-Handle: TypeAlias = LocalHandle[Role_co] | RayHandle[Role_co]
-Runtime: TypeAlias = LocalRuntime | RayRuntime
-
-
-def on_node(node: str) -> Any:  # Any: a Ray class
-    """Return the Ray scheduling strategy that runs an actor or a task on one node."""
-    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-
-
-def node_address() -> str:
-    """Return the address of this node in the Ray cluster."""
-    address: str = ray.util.get_node_ip_address()
-    return address
 
 
 def get(ref: Ref[T]) -> T:

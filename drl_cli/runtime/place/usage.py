@@ -14,6 +14,8 @@ from drl_cli.runtime.messages import ProcessKey, ProcessUse
 
 ROLE = re.compile(r"ray::((?:worker|proxy|replay|trainer|reanalyzer|parameter server|manage)(?: \d+)?)(?:\.|$)")
 """The title that Ray gives to the process of a role. During a call, the name of the method follows."""
+NUMBER = " 0123456789"
+"""The characters at the end of a role's name that are not its kind: `worker 3` is a worker."""
 LOOKS = 11
 """Number of samples over which the processor use is averaged: ten intervals between reports."""
 TELL_S = 1.0
@@ -77,7 +79,9 @@ class Usage:
         """Return the number of `processes` so far and their CPU seconds, by host and kind of role."""
         table: dict[str, dict[str, dict[str, float]]] = {}
         for use in sorted(self._uses.values(), key=lambda use: use.role):
-            kind = table.setdefault(use.key.host, {}).setdefault(kind_of(use.role), {"processes": 0, "cpu_s": 0.0})
+            kind = table.setdefault(use.key.host, {}).setdefault(
+                use.role.rstrip(NUMBER), {"processes": 0, "cpu_s": 0.0}
+            )
             kind["processes"] += 1
             kind["cpu_s"] += use.cpu_s
         return table
@@ -97,7 +101,7 @@ class Usage:
         for key, use in sorted(self._present.items(), key=lambda item: item[1].role):
             seen = [(moment, used[key]) for moment, used in self._looks if key in used]
             for table in (everywhere, by_host[use.key.host]):
-                kind = table.setdefault(kind_of(use.role), {"processes": 0, "rss_mb": 0.0})
+                kind = table.setdefault(use.role.rstrip(NUMBER), {"processes": 0, "rss_mb": 0.0})
                 kind["processes"] += 1
                 kind["rss_mb"] += use.rss / 2**20
                 if len(seen) > 1:
@@ -123,11 +127,6 @@ class OwnUse:
             self._next = math.inf
             return ()
         return (_use(process, socket.gethostname(), role),)
-
-
-def kind_of(role: str) -> str:
-    """Return a role's name without its number."""
-    return role.rstrip(" 0123456789")
 
 
 def role_of(process: psutil.Process) -> str | None:

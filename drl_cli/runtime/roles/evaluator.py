@@ -13,7 +13,7 @@ from drl_cli.config.config import Config
 from drl_cli.convert.program import Program
 from drl_cli.envs.faults import frames_per_second
 from drl_cli.envs.make import Env
-from drl_cli.envs.stepping.episode_info import numbers
+from drl_cli.envs.stepping.step import numbers
 from drl_cli.metrics.tensorboard import Film
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import Array, EnvSpec, PreviousStep, leaves

@@ -15,7 +15,7 @@ from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused, memory_pr
 from drl_cli.optim.modules import load_tensors, misfit
 from drl_cli.replay.frames import UNIQUE, FrameBatch, Stacking, Stacks
 from drl_cli.runtime.messages import BatchTrainingData, TrainReport, UpdatePriority
-from drl_cli.runtime.place.handles import node_address
+from drl_cli.runtime.place.ray_runtime import node_address
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.divergence import check_drift, check_metrics, check_state
 from drl_cli.runtime.roles.normalization import BatchNormalizer

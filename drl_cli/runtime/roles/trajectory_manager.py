@@ -57,7 +57,7 @@ class TrajectoryManager:
             self.last_block |= {(block.worker, block.incarnation): block.number for block in blocks}
         return self.table.inserts
 
-    def sample(self, message: SampleBatch) -> tuple[BatchTrainingData | Columns, ...]:
+    def sample(self, message: SampleBatch) -> list[BatchTrainingData | Columns]:
         """Return a header and new columns `[U, B / num_trainers, ...]`, a slice of each batch, for each trainer."""
         started = time.perf_counter()
         drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
@@ -91,7 +91,7 @@ class TrajectoryManager:
             if message.num_trainers > 1:
                 columns = batch_part(columns, part)
             parts += [header, columns]
-        return tuple(parts)
+        return parts
 
     def draw(self, message: SampleBatch) -> tuple[BatchTrainingData, Columns]:
         """Return a header with the ids of rows, and their observations `[U, B, ...]`, for a re-analyser."""

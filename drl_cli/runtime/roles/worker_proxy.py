@@ -7,8 +7,8 @@ import numpy as np
 from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.interfaces import CollectRole
 from drl_cli.runtime.messages import InsertTransition, MessageCounts, Told
-from drl_cli.runtime.place.ask import ask
-from drl_cli.runtime.place.handles import Ref, Runtime, get
+from drl_cli.runtime.place.handles import Ref, get
+from drl_cli.runtime.place.ray_runtime import Runtime
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.types import Array, Columns, LoadParams
 
@@ -64,4 +64,4 @@ class WorkerProxy:
 
     def close(self) -> None:
         for member in self.pool.members:
-            ask(member.handle, CollectRole.close)
+            member.handle.ask(CollectRole.close)

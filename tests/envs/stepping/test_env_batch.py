@@ -14,7 +14,7 @@ from drl_cli.envs.envpool_tasks import make_alone
 from drl_cli.envs.make import Env, exists, read_spec, registered
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
-from drl_cli.envs.stepping.episode_info import MOST, numbers
+from drl_cli.envs.stepping.step import MOST, numbers
 from drl_cli.types import ActionSpec, Episode, leaves
 
 

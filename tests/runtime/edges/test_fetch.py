@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from choices import some
 from graphs import COUNTER, workers
+from handles import FakeHandle
 
 from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.messages import InsertTransition
@@ -11,7 +12,7 @@ from drl_cli.runtime.place.handles import ActorDied, LocalRef, get
 from drl_cli.types import Episode, LoadParams
 
 
-class FakeWorker:
+class FakeWorker(FakeHandle):
     """Records the parameters of each call; an episode ends in the calls `episodes`."""
 
     def __init__(self, got, episodes=(), dies_at=None):

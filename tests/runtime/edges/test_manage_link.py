@@ -1,8 +1,8 @@
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from handles import FakeHandle
 
 from drl_cli.runtime.edges import manage_link
 from drl_cli.runtime.edges.calls import START_S
@@ -29,7 +29,7 @@ class Clock:
         return [ref for ref in refs if self.due[ref] <= self.now]
 
 
-class Manage:
+class Manage(FakeHandle):
     """A handle of a manage that takes `delay` seconds for each call; `answers` are answers or errors by method."""
 
     def __init__(self, clock, delay=1.0, **answers):
@@ -89,7 +89,7 @@ def linked(clock):
     def make(*handles, max_restarts=1, stall_s=math.inf, has_answered=True):
         left, seen, server = list(handles), [], ParameterServer()
         server.push(load(5), np.full(2, 5.0))
-        writer = SimpleNamespace(call=lambda *call: link.written.append(call) or LocalRef("here"))
+        writer = FakeHandle(call=lambda *call: link.written.append(call) or LocalRef("here"))
         spawn = lambda wait: left.pop(0)  # noqa: E731
         link = ManageLink(spawn, LocalHandle(server), writer, max_restarts, seen.append, stall_s)
         link.seen, link.written, link.has_answered = seen, [], has_answered
@@ -216,7 +216,7 @@ def test_lost_parameters_are_replaced_by_the_servers(clock, linked):
 
 def test_parameters_that_the_server_has_lost_too_are_reported_once(clock, caplog, linked):
     link = linked(Manage(clock))
-    link.server.call = lambda method, results: [GONE, GONE]
+    link.server.ask_parts = lambda num, method: (GONE, GONE)
     link.finish(load(6), GONE, math.inf, is_over=never)
     assert (link.seen, caplog.messages) == ([], ["manage failed: node 10.0.0.7 is gone"])
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from handles import FakeHandle
 from headers import make_block
 
 from drl_cli.errors import NodeGone, RoleLost
@@ -31,7 +32,7 @@ class Clock:
         return [ref for ref in refs if self.due[ref] <= self.now]
 
 
-class Worker:
+class Worker(FakeHandle):
     """Answers each collect call with the next answer, a header or an error, after the next number of seconds."""
 
     def __init__(self, clock, *answers, seconds=()):
@@ -286,7 +287,7 @@ def test_a_proxy_returns_the_blocks_that_are_left_when_a_worker_dies(clock):
     assert proxy.pool.take_notes() == []
 
 
-class Teller:
+class Teller(FakeHandle):
     """Tells the steps that the test sets."""
 
     answer = ()

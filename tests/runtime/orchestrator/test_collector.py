@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from graphs import TINY, make_config
+from handles import FakeHandle
 from headers import make_block
 
 from drl_cli.runtime.edges.calls import Calls
@@ -21,7 +22,7 @@ from drl_cli.types import LoadParams
 ROWS = 8
 
 
-class Worker:
+class Worker(FakeHandle):
     """Answers each collect call with the next (env_steps, rows), or dies at None."""
 
     def __init__(self, taken):
@@ -165,7 +166,7 @@ UNTRAINED, TRAINED, NEWER = LoadParams(0, 0, 0), LoadParams(1, 16, 64), LoadPara
 MOST = 2 * 16
 
 
-class Reanalyzer:
+class Reanalyzer(FakeHandle):
     """Answers with `steps` searched steps, or dies if the next of `deaths` is True. Notes the number of arguments."""
 
     def __init__(self, steps, deaths=()):
@@ -189,7 +190,7 @@ class Made:
             draw=lambda message: (self.drawn.append(message), (5, (LocalRef("header"), LocalRef("columns"))))[1],
             update_priorities=lambda shard, values: (self.written.append(shard), LocalRef(None))[1],
         )
-        server = SimpleNamespace(call=lambda method, results: [LocalRef(method), LocalRef("params")])
+        server = FakeHandle(call=lambda method, results: [LocalRef(method), LocalRef("params")])
         edges = Edges(None, replay, None, server, None, self.pool, share=None)
         self.limiter = RateLimiter(0.25, config.min_inserts, 1e9, free)
         self.progress = SimpleNamespace(

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 from graphs import COUNTER, TINY, make_config
+from handles import FakeHandle
 from headers import make_train_report
 
 from drl_cli.chains.process_group import PeerLost
@@ -33,13 +34,17 @@ class Noted:
         return call
 
 
+class NotedHandle(Noted, FakeHandle):
+    """Records every call of a role."""
+
+
 def report(opt_steps, num_updates=4, skipped=0, seconds=1.0, num_batches=4, waiting=0, repeats=0):
     options = {"skipped": skipped, "seconds": seconds, "num_batches": num_batches}
     options |= {"waiting": waiting, "repeats": repeats}
     return make_train_report(opt_steps, num_updates, **options)
 
 
-class Trainer:
+class Trainer(FakeHandle):
     """Records its calls with its rank; `made.answers` are the references that it returns, by method."""
 
     def __init__(self, made, rank):
@@ -69,7 +74,7 @@ class Made:
         self.asked, self.answers = [], {}
         names = ["trainer"] if num == 1 else [f"trainer {i}" for i in range(num)]
         self.trainers = {name: Trainer(self, i) for i, name in enumerate(names)}
-        self.server, self.limiter = Noted(call=LocalRef(())), Noted()
+        self.server, self.limiter = NotedHandle(call=LocalRef(())), Noted()
         edges = Edges(None, self.replay, self.trainers, self.server, None, None, share=lambda ref: ("shared", ref))
         self.progress, self.calls = Progress(config, time.time()), Calls(60.0)
         self.progress.env_steps = 77

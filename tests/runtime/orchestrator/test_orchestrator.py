@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 from choices import some
 from graphs import COUNTER, at
+from handles import FakeHandle
 
 from drl_cli.chains.process_group import PeerLost
 from drl_cli.errors import RoleLost
@@ -170,7 +171,7 @@ def test_a_rescue_saves_all_but_the_workers_or_without_the_trainer_the_model(bui
     graph.run()
     monkeypatch.setattr(module, "now", lambda: 500.0)
     if loses_trainer:
-        graph.trainers["trainer"].call = lambda *args, **options: LocalRef(error=ActorDied("signal 9"))
+        graph.trainers["trainer"].ask = lambda *args: LocalRef(error=ActorDied("signal 9"))
     graph.rescue()
     graph.close("failed")
     assert (shown, graph.deadline) == (["what can be saved"], 500.0 + RESCUE_S)
@@ -299,7 +300,7 @@ def test_a_run_whose_manage_died_too_often_saves_its_checkpoints_itself(build_gr
 
 
 def lose_manage(graph):
-    graph.manage.handle = SimpleNamespace(call=lambda *call: LocalRef(error=ActorDied("signal 9")))
+    graph.manage.handle = FakeHandle(call=lambda *call: LocalRef(error=ActorDied("signal 9")))
     graph.manage.spawn = lambda wait: graph.manage.handle
     graph.manage.report({}, 1, print)
     for _ in range(graph.config.manage.max_restarts + 1):
@@ -310,7 +311,7 @@ def lose_manage(graph):
 def test_the_last_checkpoint_is_repeated_if_manage_dies_while_it_saves(build_graph):
     graph = build_graph(COUNTER, "mode=sync", "total_env_steps=300")
     graph.run()
-    alive, dead = graph.manage.handle, SimpleNamespace(call=lambda *call: LocalRef(error=ActorDied("signal 9")))
+    alive, dead = graph.manage.handle, FakeHandle(call=lambda *call: LocalRef(error=ActorDied("signal 9")))
     handles = [dead, alive]
     graph.manage.handle, graph.manage.spawn = dead, lambda wait: handles.pop()
     graph.finish()

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 from graphs import COUNTER, TINY, make_config
+from handles import FakeHandle
 
 from drl_cli.errors import RoleLost
 from drl_cli.runtime.edges.calls import Calls
@@ -13,7 +14,7 @@ from drl_cli.runtime.place.handles import ActorDied, LocalRef
 from drl_cli.types import LoadParams
 
 
-class Role:
+class Role(FakeHandle):
     """Answers each call with the next answer for the method, a value or an error."""
 
     def __init__(self, **answers):

@@ -6,11 +6,13 @@ import re
 
 import pytest
 import torch
+from handles import by_name
 
 from drl_cli.chains.process_group import PeerLost
 from drl_cli.errors import RESOURCES, USER_CODE, AlgorithmFailed, Diverged, OutOfMemory, UserCodeFailed
-from drl_cli.runtime.place import handles
-from drl_cli.runtime.place.handles import Host, LocalRuntime, get
+from drl_cli.runtime.place import ray_runtime
+from drl_cli.runtime.place.handles import LocalRuntime, get
+from drl_cli.runtime.place.ray_runtime import Host
 from drl_cli.utils import outside
 
 SAMPLER = """
@@ -56,7 +58,7 @@ def raises(error):
 def test_an_error_of_the_users_code_has_its_class_and_its_line(sampler):
     handle = LocalRuntime().spawn("replay", Replay, sampler, raises(KeyError("rows")), modules=["their", "their_rows"])
     with pytest.raises(UserCodeFailed) as caught:
-        get(handle.call("sample"))
+        get(by_name(handle, "sample"))
     assert re.search(r"^their_rows raised KeyError: 'rows' \(.*\.py:\d+\)$", str(caught.value))
     assert caught.value.exit_code == USER_CODE
     assert type(caught.value.__cause__) is KeyError
@@ -68,7 +70,7 @@ def test_an_error_of_the_users_code_has_its_class_and_its_line(sampler):
 def test_errors_that_say_more_stay_as_they_are(sampler, error):
     handle = LocalRuntime().spawn("replay", Replay, sampler, raises(error), modules=["their_rows"])
     with pytest.raises(type(error)) as caught:
-        get(handle.call("sample"))
+        get(by_name(handle, "sample"))
     assert caught.value is error
 
 
@@ -95,7 +97,7 @@ GPU_FULL = (
 def test_full_memory_is_exit_7_with_advice(sampler, error, line, modules):
     handle = LocalRuntime().spawn("replay", Replay, sampler, raises(error), modules=modules)
     with pytest.raises(OutOfMemory) as caught:
-        get(handle.call("sample"))
+        get(by_name(handle, "sample"))
     assert re.fullmatch(line, str(caught.value))
     assert caught.value.exit_code == RESOURCES
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as it travels from a process of Ray
@@ -106,14 +108,14 @@ def test_full_memory_is_exit_7_with_advice(sampler, error, line, modules):
 def test_errors_of_other_code_stay_as_they_are(sampler):
     handle = LocalRuntime().spawn("replay", Replay, sampler, raises(KeyError("rows")), modules=["their_rows"])
     with pytest.raises(ValueError, match="their_rows"):
-        get(handle.call("fail"))
+        get(by_name(handle, "fail"))
     handle = LocalRuntime().spawn("replay", Replay, sampler, raises(KeyError("rows")))
     with pytest.raises(KeyError):
-        get(handle.call("sample"))
+        get(by_name(handle, "sample"))
 
 
 def test_the_process_of_a_role_raises_the_class_which_can_be_pickled(sampler, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(handles.crashes, "write_crashes", lambda path: None)
+    monkeypatch.setattr(ray_runtime.crashes, "write_crashes", lambda path: None)
     monkeypatch.setattr(logging, "basicConfig", lambda **options: None)
     host = type("replay", (Host,), {"modules": ["their_rows"]})
     calls = host(f"{tmp_path}/a.log", Replay, sampler, raises(KeyError(lambda: 0)))

@@ -4,6 +4,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from graphs import COUNTER, TINY, inserted, make_config, workers
+from handles import by_name
 
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder, SequenceBuilder
@@ -177,4 +178,4 @@ def test_rows_name_their_worker_and_environment(build_graph, table, proxies):
     tags = {2**16 * worker.index + i: tag for worker in workers(graph) for i, tag in enumerate(worker.envs.obs[:, 0])}
     assert set(source.tolist()) == set(tags) == {0, 1, 2, 3, 65536, 65537, 65538, 65539}
     assert all(obs[source == i, 0].tolist() == [tag] * int((source == i).sum()) for i, tag in tags.items())
-    assert get(graph.replay.shards[0].call("contents")).keys() >= {"source"}
+    assert get(by_name(graph.replay.shards[0], "contents")).keys() >= {"source"}

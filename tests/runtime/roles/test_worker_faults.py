@@ -7,6 +7,7 @@ import pytest
 from choices import some
 from counting import check_counter_rows
 from graphs import COUNTER, TINY, make_config, workers
+from handles import by_name
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import EnvironmentFailed
@@ -152,7 +153,7 @@ def test_runs_with_faults_have_exact_rows_and_counts(run_graph, alarms, caplog, 
         "worker.num=2",
     )
     graph = run_graph(*args, f"mode={mode}", f"algo.n_step={n_step}", f"worker.proxies={proxies}")
-    progress, rows = graph.progress, get(graph.replay.shards[0].call("contents"))
+    progress, rows = graph.progress, get(by_name(graph.replay.shards[0], "contents"))
     alive = {tag for worker in workers(graph) for tag in worker.envs.obs[:, 0]}
     lived = 43 if fault == "reset" else 39  # the episode that ends then is the first to end after 40 steps
     failed_after = {tag: lived for tag in np.unique(rows["obs"][:, 0]) if tag not in alive}
@@ -182,7 +183,7 @@ def test_async_on_ray(run_graph, caplog, tmp_path, fault):
         *("worker.step_timeout_s=2", "total_env_steps=1024", file),
         on_ray=True,
     )
-    rows, progress = get(graph.replay.shards[0].call("contents")), graph.progress
+    rows, progress = get(by_name(graph.replay.shards[0], "contents")), graph.progress
     faults = [record.getMessage() for record in caplog.records if "environment rebuilt" in record.getMessage()]
     assert progress.env_restarts == len(faults) > 0
     assert progress.worker_restarts == 0

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from counting import check_counter_rows
 from graphs import COUNTER, on_collected
+from handles import by_name
 
 from drl_cli.errors import RoleLost
 from drl_cli.runtime.place.handles import get
@@ -18,7 +19,7 @@ def process(graph, role):
 
 
 def check_rows(graph, may_miss=0):
-    rows = get(graph.replay.shards[0].call("contents"))
+    rows = get(by_name(graph.replay.shards[0], "contents"))
     check_counter_rows(rows, 1, 0.95, graph.progress.env_steps, may_miss)
 
 

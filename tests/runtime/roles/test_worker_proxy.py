@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+from handles import FakeHandle
 from headers import make_block
 
 from drl_cli.runtime.edges.pool import WorkerPool
@@ -11,7 +12,7 @@ from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 from drl_cli.types import Episode, LoadParams
 
 
-class Worker:
+class Worker(FakeHandle):
     """Answers with its rows, an episode and a fault."""
 
     def __init__(self, index):
