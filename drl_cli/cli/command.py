@@ -36,7 +36,7 @@ ENV_HELP = "an environment in place of the run's, with the same observations and
 TRUST_HELP = "use a run of somebody else whose config names code, which then runs as you; needed once"
 
 
-def option(default: Any, help: str) -> Any:  # Any: the type of the field
+def option(default: Any, help: str) -> Any:
     """Declare a field of a command's options, with its default and its line in --help."""
     return field(default=default, metadata={"help": help})
 
@@ -159,7 +159,7 @@ class _PipeProof:
         os.close(null)
         return 0
 
-    def __getattr__(self, name: str) -> Any:  # Any: an attribute of the stream
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 

@@ -242,7 +242,7 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
     return _table(head, rows, len(folders))
 
 
-def value_of(run: Run, key: str) -> Any:  # Any: a value of the config
+def value_of(run: Run, key: str) -> Any:
     """Return the run's status, or its value of a key, which may be a short name."""
     return run.status if key == "status" else run.config.get(NAMES.get(key, key))
 
@@ -255,7 +255,7 @@ def _fits(run: Run, key: str, asked: str) -> bool:
     return _matches(value_of(run, key), asked)
 
 
-def _matches(value: Any, asked: str) -> bool:  # Any: a value of the config
+def _matches(value: Any, asked: str) -> bool:
     if isinstance(value, list):
         return any(isinstance(item, str) and _matches(item, asked) for item in value)
     if isinstance(value, str):

@@ -230,7 +230,7 @@ def check_game(config: EnvConfig) -> None:
             )
 
 
-def make_vector(game: Atari, size: int, num_threads: int = 1) -> Any:  # Any: ale-py has no precise types
+def make_vector(game: Atari, size: int, num_threads: int = 1) -> Any:
     """Return a vector environment with `size` environments that play as `game` does.
 
     The results do not depend on `num_threads`. The caller must do three things, because the vector environment differs

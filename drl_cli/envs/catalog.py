@@ -33,7 +33,7 @@ class Library:
     files: str
     id: str
     make: str
-    kwargs: Mapping[str, Any] = field(default_factory=dict)  # Any: arguments of any type
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 LIBRARIES = (
@@ -104,7 +104,7 @@ def without_model_warnings(id: str) -> Iterator[None]:
         mujoco.set_mju_user_warning(None)
 
 
-def _import() -> Any:  # Any: MuJoCo has no types
+def _import() -> Any:
     """Return the module mujoco, or None if it is not installed, which gymnasium.make reports."""
     try:
         import mujoco
@@ -205,7 +205,7 @@ def known_packages() -> set[str]:
     return {"drl_cli", "gymnasium", *(package.module.partition(".")[0] for package in PACKAGES), *plugins}
 
 
-def makes(found: Any, base: type) -> bool:  # Any: an attribute of a module
+def makes(found: Any, base: type) -> bool:
     """Return whether an object is a class derived from `base`, or a function outside of `known_packages`."""
     if isinstance(found, type):
         return issubclass(found, base)

@@ -22,19 +22,19 @@ class EnvConfig:
 
     name: str
     id: str
-    kwargs: Mapping[str, Any]  # Any: keyword arguments of the environment
+    kwargs: Mapping[str, Any]
     max_episode_steps: Count | None
     reward_scale: Positive
     frame_storage: Literal["auto", "none"]
     normalize_obs: Annotated[bool, OR_NULL]
     normalize_reward: Annotated[bool, OR_NULL]
     backend: Literal["gymnasium", "envpool", "ale"] = "gymnasium"
-    wrappers: tuple[str | Mapping[str, Any], ...] = ()  # Any: arguments of the wrapper
+    wrappers: tuple[str | Mapping[str, Any], ...] = ()
     reward_clip: Positive | None = None
     action_repeat: Count = 1
     frame_stack: Count = 1
 
-    def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: arguments of any type
+    def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":
         """Return the config for evaluations, without the changes for training.
 
         `kwargs` extend or replace the keyword arguments `self.kwargs`.
@@ -43,7 +43,7 @@ class EnvConfig:
         return replace(self, max_episode_steps=None, reward_scale=1.0, reward_clip=None, kwargs=kwargs)
 
 
-def wrapper_path(wrapper: str | Mapping[str, Any]) -> str:  # Any: arguments of the wrapper
+def wrapper_path(wrapper: str | Mapping[str, Any]) -> str:
     """Return the path `module:Class` of an item of `env.wrappers`: a path, or a mapping with the path as `_name_`."""
     return wrapper if isinstance(wrapper, str) else str(wrapper.get("_name_", ""))
 

@@ -28,7 +28,7 @@ class Task:
     """An EnvPool task: id, options, maximum number of steps per episode, and the spaces of one environment."""
 
     id: str
-    options: Mapping[str, Any]  # Any: values of the options
+    options: Mapping[str, Any]
     max_episode_steps: int
     observation_space: "spaces.Space[Any]"
     action_space: "spaces.Space[Any]"
@@ -58,7 +58,7 @@ def find_task(config: EnvConfig) -> Task:
     return Task(id, kwargs, limit, observation_space, action_space)
 
 
-def make_pool(task: Task, seeds: Sequence[int]) -> Any:  # Any: EnvPool has no types
+def make_pool(task: Task, seeds: Sequence[int]) -> Any:
     """Return a pool with one environment per seed. The pool has one thread, because each worker is a process.
 
     The caller must end episodes after `max_episode_steps`. The step limit of the pool is one step higher, so that the
@@ -109,7 +109,7 @@ class PoolEnv(gymnasium.Env[Array, Any]):
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.pool: Any = None  # Any: EnvPool has no types
+        self.pool: Any = None
         self.observation_space, self.action_space = task.observation_space, task.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
@@ -129,7 +129,7 @@ def make_alone(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
     return TimeLimit(PoolEnv(task), task.max_episode_steps)
 
 
-def _library() -> Any:  # Any: EnvPool has no types
+def _library() -> Any:
     try:
         import envpool
     except ModuleNotFoundError as error:
@@ -164,7 +164,7 @@ def _translate(config: EnvConfig, known: Sequence[str]) -> tuple[str, dict[str, 
     )
 
 
-def _same_actions(first: Any, second: Any) -> bool:  # Any: spaces of any kind
+def _same_actions(first: Any, second: Any) -> bool:
     if isinstance(first, spaces.Box) and isinstance(second, spaces.Box):
         return (
             first.shape == second.shape and np.allclose(first.low, second.low) and np.allclose(first.high, second.high)

@@ -105,7 +105,7 @@ def as_fault(method: str, error: BaseException) -> EnvFault:
     return because(" ".join(cause.split()), error)
 
 
-def reset_result(result: Any) -> tuple[Any, Any]:  # Any: the value that `reset` returned
+def reset_result(result: Any) -> tuple[Any, Any]:
     """Return the observation and info that `reset` returned. Raise EnvFault if `reset` returned anything else."""
     if isinstance(result, tuple) and len(result) == 2:
         return result

@@ -37,7 +37,7 @@ class GoalOutcome:
         self.config = config
         tick("its constructor")
         self.env = build(config)
-        base: Any = self.env.unwrapped  # Any: the environment may define these methods
+        base: Any = self.env.unwrapped
         if not callable(getattr(base, "compute_reward", None)):
             raise EnvError(
                 f"replay.rows=hindsight: {config.id} has no compute_reward(achieved_goal, desired_goal, info)"
@@ -59,7 +59,7 @@ class GoalOutcome:
     def close(self) -> None:
         self.env.close()
 
-    def _try(self, base: Any, tick: Tick) -> tuple[Array, Array]:  # Any: an environment
+    def _try(self, base: Any, tick: Tick) -> tuple[Array, Array]:
         """Take random steps. Return goals `[n, ...]` that were achieved, and as many desired goals."""
         id, goals = self.config.id, []
         tick("reset")
@@ -103,7 +103,7 @@ def _goal_function(id: str, function: Callable[..., Any], achieved: Array, desir
     return together if is_right else singly
 
 
-def _call(id: str, function: Callable[..., Any], *arguments: Any) -> Any:  # Any: the environment may return anything
+def _call(id: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except (Exception, SystemExit) as error:

@@ -50,7 +50,7 @@ class MinAtar(gymnasium.Env[Array, Any]):
     ) -> None:
         check_number("sticky", sticky, Range(0, 1), is_whole=False)
         self.sticky, self.render_mode = sticky, render_mode
-        self._game: Any = _module(game).Env(ramping=ramping)  # Any: minatar has no types
+        self._game: Any = _module(game).Env(ramping=ramping)
         self._actions = self._game.minimal_action_set() if minimal_actions else list(range(6))
         self._last = 0
         self.observation_space = Box(0, 1, self._game.state_shape(), np.bool_)

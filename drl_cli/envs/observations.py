@@ -82,7 +82,7 @@ class ObsMap:
         self._starts = {name or self.root: part.start for name, _, part in parts if hasattr(part, "start")}
         self.is_single_box = isinstance(space, spaces.Box) and not self._wants_info
 
-    def __call__(self, obs: Any, info: Mapping[str, Any]) -> Parts:  # Any: a value of the space
+    def __call__(self, obs: Any, info: Mapping[str, Any]) -> Parts:
         """Return the parts of an observation. Raise EnvFault if a part does not fit its space."""
         if self.is_single_box:  # shortcut, because small environments are reset often
             return {"": self._read("", self.columns[""], obs)}
@@ -118,7 +118,7 @@ class ObsMap:
         return array
 
 
-def outside_box(id: str, space: Space, obs: Any) -> str | None:  # Any: a value of the space
+def outside_box(id: str, space: Space, obs: Any) -> str | None:
     """Return a line that names the first value outside a Box of the space, or None. Rounding errors do not count."""
     for name, path, part in walk(id, space):
         if not isinstance(part, spaces.Box) or part.dtype.kind != "f":
@@ -133,7 +133,7 @@ def outside_box(id: str, space: Space, obs: Any) -> str | None:  # Any: a value 
     return None
 
 
-def _value(obs: Any, path: Path) -> Any:  # Any: a value of the space
+def _value(obs: Any, path: Path) -> Any:
     """Return the part of an observation at a path. Raise EnvFault if the part is missing."""
     for i, key in enumerate(path):
         try:

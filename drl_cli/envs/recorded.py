@@ -147,7 +147,7 @@ def _inferred(dtype: str, shape: tuple[int, ...], low: Array, high: Array, is_ac
     return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
 
 
-class SpacesOnly(gymnasium.Env[Any, Any]):  # Any: observations and actions of any space
+class SpacesOnly(gymnasium.Env[Any, Any]):
     """Spaces without dynamics: observations are random samples, rewards are 0, and episodes have EPISODE_STEPS steps.
 
     The spaces are in JSON, as `space_to_json` writes them. With `has_mask`, `info` allows all actions. Raise EnvError
@@ -178,7 +178,7 @@ class SpacesOnly(gymnasium.Env[Any, Any]):  # Any: observations and actions of a
         return {MASK: np.ones(self.action_space.n, np.int8)}
 
 
-class ActionsOf(gymnasium.ActionWrapper[Any, Any, Any]):  # Any: as above
+class ActionsOf(gymnasium.ActionWrapper[Any, Any, Any]):
     """Gives an environment the box of a dataset's actions. Values outside the environment's own box are clamped."""
 
     def __init__(self, env: "gymnasium.Env[Any, Any]", actions: str) -> None:

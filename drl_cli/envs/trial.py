@@ -227,7 +227,7 @@ class Trial:
         else:
             action = allowed_action(parts.get(MASK, np.ones(spec.size, np.bool_)), self.spec, env.to_env, self.rng)
         with self._call("step"):
-            result: Any = env.raw.step(action)  # Any: the types are checked below
+            result: Any = env.raw.step(action)
             obs, reward, terminated, truncated, info = result
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if isinstance(value, str | Mapping) or value is None or np.size(value) != 1:

@@ -61,7 +61,7 @@ class Units:
             "actions": _tree(self.actions),
         }
 
-    def joined(self, observations: list[Any]) -> Any:  # Any: a tree of arrays
+    def joined(self, observations: list[Any]) -> Any:
         """Stack observations as Gymnasium's vector environments do."""
         empty: Any = create_empty_array(self.observations, len(observations))
         return concatenate(self.observations, observations, empty)

@@ -184,9 +184,7 @@ def _copied(parts: Parts) -> Parts:
     return {path: part.copy() for path, part in parts.items()}
 
 
-def allowed_action(
-    mask: Array, spec: EnvSpec, to_env: Callable[[Array], Any], rng: np.random.Generator
-) -> Any:  # Any: an action of the space
+def allowed_action(mask: Array, spec: EnvSpec, to_env: Callable[[Array], Any], rng: np.random.Generator) -> Any:
     """Return a random action that the mask allows."""
     masks = np.split(mask, np.cumsum(spec.action.choices[:-1]))
     choices = np.array([rng.choice(np.flatnonzero(each)) for each in masks])

@@ -39,7 +39,7 @@ class Console:
         self.folder: Path | None = None
         self.prints: Prints | None = None
         self.display, self.log = make_display(kind, out, period_s), Plain(out, period_s, is_log=True)
-        self.measure: Callable[[], Mapping[str, Any]] | None = None  # Any: the fields of a Status
+        self.measure: Callable[[], Mapping[str, Any]] | None = None
         self.on_evaluation: Callable[[dict[str, Any]], object] | None = None  # Any: numbers, and is_best
         self._lock, self._wake = threading.RLock(), threading.Event()
         self._reports: deque[dict[str, Any]] = deque()  # not shown yet
@@ -66,7 +66,7 @@ class Console:
             self._show_reports()
             self._show("line", text)
 
-    def update(self, **fields: Any) -> None:  # Any: the fields of a Status
+    def update(self, **fields: Any) -> None:
         """Change the status without displaying it. The numbers of env steps and of warm-up rows never fall.
 
         While a call runs, its steps count as rows of the warm-up, but the last rows of an n-step return end later.
@@ -125,7 +125,7 @@ class Console:
             self._wake.set()
             self.display.close()
 
-    def _show(self, event: str, *args: Any) -> None:  # Any: the arguments of the display's method
+    def _show(self, event: str, *args: Any) -> None:
         for display in (self.display, self.log):
             getattr(display, event)(*args)
 

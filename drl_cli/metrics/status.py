@@ -128,7 +128,7 @@ class Status:
         return dataclasses.replace(self, scores=(*self.scores, (position, mean))[-MAX_SCORES:], best=best)
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "Status":  # Any: JSON data
+    def of(cls, fields: Mapping[str, Any]) -> "Status":
         """Return the status from fields that were read from JSON. Ignore unknown fields of other package versions."""
         known = {f.name: fields[f.name] for f in dataclasses.fields(cls) if f.name in fields}
         for name in ("worker_time", "trainer_time", "losses"):
@@ -150,7 +150,7 @@ class Status:
             return None
 
 
-def finite(value: Any) -> Any:  # Any: JSON data
+def finite(value: Any) -> Any:
     """Return data for JSON: NaN and infinity become None, and tuples become lists."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}

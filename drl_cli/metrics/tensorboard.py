@@ -170,7 +170,7 @@ class TensorBoard:
     def _hparams(self, tag: str, data: object) -> None:
         self._write(0, tag=tag, metadata=self._metadata.create_summary_metadata(data))
 
-    def _write(self, env_steps: int, **fields: Any) -> None:  # Any: protobuf fields
+    def _write(self, env_steps: int, **fields: Any) -> None:
         summary = self._summary(value=[self._summary.Value(**fields)])
         self._add(self._event(wall_time=time.time(), step=env_steps, summary=summary))
 

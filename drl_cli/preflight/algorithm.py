@@ -249,7 +249,7 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
         tell(f"load_weights: {what} of {folder} will be loaded; {rest}the optimizers are new")
 
 
-def _differences(config: Config, trained: Mapping[str, Any]) -> str:  # Any: values of the config, by dotted key
+def _differences(config: Config, trained: Mapping[str, Any]) -> str:
     """Return which keys that shape the parameters differ from the run that saved them, and what to type; '' if none."""
     here = flatten({name: to_yaml_keys(getattr(config, name)) for name in ("network", "env", "algo")})
     other = {

@@ -20,7 +20,7 @@ Embedding = Tensor | tuple[Tensor, ...]
 class Model(Protocol):
     """A learned model of B environments, for a tree search. Rewards and values must have the same unit."""
 
-    def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:  # Any: the search only passes observations on
+    def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:
         """Evaluate observations `[B, ...]`, the roots of B trees.
 
         Return the embedding (the model's states, `[B, ...]`), the logits of the policy `[B, A]`, and the value `[B]`.

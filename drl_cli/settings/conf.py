@@ -74,7 +74,7 @@ def algorithm_yaml(name: str) -> Path | None:
     return next((place for place in beside if place.is_file()), None)
 
 
-def read_yaml(file: Path) -> Any:  # Any: the content of a yaml file
+def read_yaml(file: Path) -> Any:
     """Return the content of a yaml file. Raise yaml.YAMLError as the loader in Python does."""
     text = file.read_text()
     try:

@@ -265,7 +265,7 @@ def draw_search(study: Study, path: Path) -> None:
     FigureCanvasAgg(search_figure(study)).print_figure(path, dpi=120)
 
 
-def search_figure(study: Study) -> Any:  # Any: matplotlib is imported late
+def search_figure(study: Study) -> Any:
     """Return the figure: the objective of each trial and, if known, the importance of each key."""
     from matplotlib.figure import Figure
 

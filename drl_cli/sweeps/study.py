@@ -41,7 +41,7 @@ class Study(SearchRecord):
     trials: list[Trial] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._optuna: Any = None  # Any: Optuna has no types here
+        self._optuna: Any = None
         self._optuna_trials: dict[Trial, Any] = {}
 
     @classmethod

@@ -171,7 +171,7 @@ class Together(ProcessGroup):
         for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
             raise error
 
-    def _all_reduce(self, tensor: Tensor, operation: Any) -> None:  # Any: a torch.distributed.ReduceOp
+    def _all_reduce(self, tensor: Tensor, operation: Any) -> None:
         self.given = tensor.detach().clone()
         self.barrier.wait()
         both = torch.stack([member.given for member in self.members if member.given is not None])

@@ -59,7 +59,7 @@ class Deferred(LazyModule):
         super().__init__(name)
         self._stand_ins = stand_ins
 
-    def __getattr__(self, name: str) -> Any:  # Any: the attributes of a module have no common type
+    def __getattr__(self, name: str) -> Any:
         if "torch" not in sys.modules:
             if name in self._stand_ins:
                 return self._stand_ins[name]
@@ -71,7 +71,7 @@ class Deferred(LazyModule):
 class Module:
     """Stands for torch.nn.Module: a call of a derived class creates an object that is also a torch.nn.Module."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # Any: the arguments of the user's __init__
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return Absent(cls.__name__) if present.in_numpy else object.__new__(_with_torch(cls))
 
 

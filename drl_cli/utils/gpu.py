@@ -56,7 +56,7 @@ def gpus() -> tuple[Gpu, ...]:
     return tuple(Gpu(id, name, problem) for id, (name, problem) in zip(ids, tried, strict=False))
 
 
-def _ask(command: list[str]) -> tuple[list[Any], str]:  # Any: the values of json
+def _ask(command: list[str]) -> tuple[list[Any], str]:
     """Return the lines of json that a child process printed, and how the process ended."""
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -69,7 +69,7 @@ def _ask(command: list[str]) -> tuple[list[Any], str]:  # Any: the values of jso
     return [json.loads(line) for line in text.splitlines()], end
 
 
-def answers(torch: Any) -> Iterator[Any]:  # Any: the module torch; the values of json
+def answers(torch: Any) -> Iterator[Any]:
     """Yield the number of GPUs, and then the name of each GPU and why torch can't use it, or ''."""
     yield (count := torch.cuda.device_count() if torch.cuda.is_available() else 0)
     for index in range(count):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 class LazyModule(ModuleType):
     """A placeholder for the module `name` that imports the module at the first access to an attribute."""
 
-    def __getattr__(self, name: str) -> Any:  # Any: the attributes of a module have no common type
+    def __getattr__(self, name: str) -> Any:
         value = getattr(importlib.import_module(self.__name__), name)
         setattr(self, name, value)
         return value

@@ -87,7 +87,7 @@ def folder_of(module: str) -> Path | None:
     return file.parents[1] if spec.submodule_search_locations else file.parent
 
 
-def import_object(path: str) -> Any:  # Any: a class or function of the user
+def import_object(path: str) -> Any:
     """Return the object `my_pkg.my_module:Name`; raise NotFound or ModuleRaised."""
     module_path, _, name = path.partition(":")
     module = import_module(module_path)

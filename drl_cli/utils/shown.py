@@ -83,7 +83,7 @@ class Logged:
             log.info("%s", shown(line))
         return self.stream.write(text)
 
-    def __getattr__(self, name: str) -> Any:  # Any: an attribute of the stream
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
 

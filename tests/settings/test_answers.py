@@ -166,6 +166,7 @@ KEYS = [
     ("stop=200", 2, "stop: is a group of options; say stop.return=200"),
     ("network.hidden=256", 2, "network.hidden: must be a list, got 256; say network.hidden=[256]"),
     ("name=a,b", 2, "name=a,b: several values are a sweep"),
+    ("output_dir=' '", 2, "output_dir: must be the path of a folder, such as . for this folder"),
     ("name='(a)'", 2, "name: must be 1 to 60 letters, digits, spaces and . : / @ + = - _"),
     ("tags=a", 2, "tags: must be a list, got 'a'; say tags=[a]"),
     ("tags=a,b", 2, "tags: a list needs brackets: tags=[a,b]"),

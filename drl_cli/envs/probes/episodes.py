@@ -77,7 +77,7 @@ class Tree(Counter):
         inner = (Discrete(longest, start=-5), MultiDiscrete([1000, 10**6, longest]), MultiBinary(4))
         camera = Box(0, 255, (6, 4, 2), np.uint8)
         self.observation_space = Dict(camera=camera, inner=Tuple(inner), who=self.observation_space)
-        boxes: Any = (Box(0.0, np.array([[1.0], [3.0]]), (2, 1), np.float64),)  # Any: the tuples differ in type
+        boxes: Any = (Box(0.0, np.array([[1.0], [3.0]]), (2, 1), np.float64),)
         choices: Any = (MultiDiscrete([3, 2], start=[1, 7]), MultiBinary(2))
         move: Any = Discrete(4, start=-2) if discrete else Box(-2.0, 4.0, (1,), np.float32)
         self.action_space = Dict(move=move, turn=Tuple(choices if discrete else boxes))
