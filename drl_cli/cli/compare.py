@@ -18,7 +18,7 @@ from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.comparison import Comparison, compare, over_environments, units_of
 from drl_cli.runs.groups import SHORT, Group, grouped, key_hint, pooled_keys, unshown_keys
 from drl_cli.runs.statistics import paired
-from drl_cli.runs.table import NONE, between, number, steps, table
+from drl_cli.runs.text_table import NONE, between, number, steps, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count
 from drl_cli.utils.run_clock import UNIT_TEXTS

@@ -23,7 +23,7 @@ from drl_cli.run_folder.saved_run import Run, read_json
 from drl_cli.runs.comparison import estimate
 from drl_cli.runs.groups import grouped
 from drl_cli.runs.statistics import interval
-from drl_cli.runs.table import between, table
+from drl_cli.runs.text_table import between, table
 from drl_cli.settings.options import parse, usage, without_flags
 from drl_cli.utils.outside import raised, raised_by
 from drl_cli.utils.ranges import Count, Natural

@@ -13,7 +13,7 @@ import yaml
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option, run_words
 from drl_cli.errors import DONE, UsageError
 from drl_cli.runs.data_env import all_datasets, dataset_path
-from drl_cli.runs.table import NONE, number, table
+from drl_cli.runs.text_table import NONE, number, table
 from drl_cli.settings.conf import conf_dir, options
 from drl_cli.settings.options import parse, usage
 from drl_cli.types import Column, EnvSpec, leaves

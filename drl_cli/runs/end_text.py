@@ -9,7 +9,7 @@ from drl_cli.errors import USER_CODE
 from drl_cli.metrics.status import clock
 from drl_cli.run_folder import SPACES_FILE
 from drl_cli.run_folder.saved_run import read_json
-from drl_cli.runs.table import number
+from drl_cli.runs.text_table import number
 from drl_cli.utils.run_clock import UNIT_TEXTS, Unit
 from drl_cli.utils.shown import relative_path, score_text
 

@@ -7,7 +7,7 @@ from typing import Any
 from drl_cli.algos.lookup import ACTIONS, NotAlgorithm, is_for_data, is_on_policy, load_algorithm
 from drl_cli.errors import UsageError
 from drl_cli.runs.auto import ENOUGH, choose, choose_offline, results
-from drl_cli.runs.table import number, table
+from drl_cli.runs.text_table import number, table
 from drl_cli.settings.algorithm import algorithm_names, algorithm_of
 from drl_cli.settings.check import check_option
 from drl_cli.settings.env_names import typed_spec

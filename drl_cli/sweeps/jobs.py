@@ -12,7 +12,7 @@ from drl_cli.errors import UsageError, users_errors
 from drl_cli.run_folder import RUN_LOCK
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.named import named_run, with_config_of
-from drl_cli.runs.table import NONE, number
+from drl_cli.runs.text_table import NONE, number
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.sweeps.launcher import Launcher, check_cluster, job_slots, start_here

@@ -13,8 +13,8 @@ from typing import Any
 from drl_cli.errors import DONE, SWEEP
 from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.end_text import next_lines
-from drl_cli.runs.table import NONE, table
-from drl_cli.runs.table import steps as position
+from drl_cli.runs.text_table import NONE, table
+from drl_cli.runs.text_table import steps as position
 from drl_cli.settings.conf import groups
 from drl_cli.settings.space import Value, parse, typed
 from drl_cli.sweeps.study import Study, Trial, Trials

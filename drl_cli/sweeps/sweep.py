@@ -13,7 +13,7 @@ from drl_cli.run_folder import RUN_LOCK, SWEEP_FILE
 from drl_cli.run_folder.checkpoint import write_json
 from drl_cli.run_folder.evaluations import Curve
 from drl_cli.run_folder.saved_run import Run, read_json
-from drl_cli.runs.table import steps
+from drl_cli.runs.text_table import steps
 from drl_cli.settings.command_line import path_word
 from drl_cli.settings.space import Space, domain
 from drl_cli.settings.trust import remember_words

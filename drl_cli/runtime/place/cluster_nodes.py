@@ -38,7 +38,7 @@ def live_nodes(only_here: bool = False) -> list[Node]:
     ]
 
 
-def ask(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> dict[Node, Any]:
+def on_each(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> dict[Node, Any]:
     """Return `look(*args)` for each node, or Ray's error, or None if the call took longer than ASK_S."""
     task = ray.remote(num_cpus=0, max_retries=0)(look)
     asked = {task.options(scheduling_strategy=on_node(node.id)).remote(*args): node for node in nodes}
@@ -63,7 +63,7 @@ def node_gpus(nodes: Sequence[Node]) -> list[Gpu]:
     holding = [node for node in nodes if node.gpus]
     return [
         found
-        for node, answer in (ask(holding, look) if holding else {}).items()
+        for node, answer in (on_each(holding, look) if holding else {}).items()
         for found in (answer[: node.gpus] if isinstance(answer, tuple) else [Gpu("", str(node), "no answer")])
     ]
 
@@ -78,7 +78,7 @@ def unshared(nodes: Sequence[Node], folder: Path, work: Path) -> list[str]:
 
     probe.write_text(secret)
     try:
-        answers = ask(nodes, look)
+        answers = on_each(nodes, look)
     finally:
         probe.unlink()
     problems = []

@@ -19,7 +19,7 @@ from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import ClusterUnfit, RoleLost, UsageError
 from drl_cli.runtime.place import cluster
 from drl_cli.runtime.place.cluster import Answer
-from drl_cli.runtime.place.cluster_nodes import ask, live_nodes, node_gpus
+from drl_cli.runtime.place.cluster_nodes import live_nodes, node_gpus, on_each
 from drl_cli.runtime.place.handles import ray
 from drl_cli.runtime.place.session_folder import SessionFolder, protect_token
 from drl_cli.utils.gpu import Gpu
@@ -298,7 +298,7 @@ def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str], folder: 
         return platform.python_version(), version("ray"), package, problem
 
     answers: dict[Node, Answer | None] = {}
-    for node, answer in ask(nodes, look, pickle.dumps(env)).items():
+    for node, answer in on_each(nodes, look, pickle.dumps(env)).items():
         if isinstance(answer, Exception):
             lines = [line.strip() for line in str(answer).splitlines() if line.strip()]
             answers[node] = Answer(platform.python_version(), version("ray"), None, lines[-1])

@@ -286,10 +286,10 @@ def test_each_node_tries_its_own_gpus(monkeypatch):
         return {there: look(), lost: None}
 
     monkeypatch.setattr(gpu, "gpus", lambda: found)
-    monkeypatch.setattr(cluster_nodes, "ask", ask)
+    monkeypatch.setattr(cluster_nodes, "on_each", ask)
     assert node_gpus([NEAR, there, lost]) == [*found[:2], Gpu("", "node 10.0.0.2 (lost)", "no answer")]
     assert asked == [there, lost]
-    monkeypatch.setattr(cluster_nodes, "ask", lambda *args: pytest.fail("asked"))
+    monkeypatch.setattr(cluster_nodes, "on_each", lambda *args: pytest.fail("asked"))
     assert node_gpus([NEAR]) == []
 
 
@@ -307,7 +307,7 @@ def test_a_node_without_the_shared_folder_is_named(ray, tmp_path, monkeypatch):
             asked.append(probe)
         return {NEAR: look(), FAR: None}
 
-    monkeypatch.setattr(cluster_nodes, "ask", ask)
+    monkeypatch.setattr(cluster_nodes, "on_each", ask)
     assert unshared([NEAR, FAR], tmp_path / "sweep", tmp_path) == [
         f"node 10.0.0.1 (here) does not see {tmp_path / 'sweep'}: {why}",
         f"node 10.0.0.2 (there) does not say whether it sees {tmp_path / 'sweep'}",

@@ -1,7 +1,7 @@
 import io
 import re
 
-from drl_cli.runs.table import between, number, table
+from drl_cli.runs.text_table import between, number, table
 
 HEAD, ROWS = ("run", "best", "why"), [("a", "1.5", "x=1"), ("long-name", "-100.0", "")]
 
