@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -107,24 +107,16 @@ HINTS = {
 }
 
 
-class Slices(Protocol):
-    """An array `[n, ...]` whose rows can be read in slices."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    def __getitem__(self, rows: slice) -> Array: ...
-
-
 class FlatRecording(Recording):
     """Arrays `observations`, `actions`, `rewards`, `terminations`, `truncations`, and maybe `next_observations`.
 
     Observations and actions with parts are arrays `observations.<path>`. Without `next_observations`, the next
     observation of a step is the observation of the following step. The last step of a truncated episode then has no
-    next observation. This step is left out, and the step before it is marked as truncated.
+    next observation. This step is left out, and the step before it is marked as truncated. The rows of an array are
+    read in slices, so that `arrays` may be arrays in files.
     """
 
-    def __init__(self, name: str, arrays: Mapping[str, Slices]) -> None:
+    def __init__(self, name: str, arrays: Mapping[str, Any]) -> None:
         self.name = name
         names = {OTHER_NAMES.get(key, key): key for key in arrays}
         used = [name for name in names if name.partition(".")[0] in (*NEEDED, "next_observations")]
@@ -160,7 +152,7 @@ class FlatRecording(Recording):
         action = _taken({path: array[low:high] for path, array in self._action.items()}, rows)
         return Steps(obs, action, _taken(found, rows + ~last_step))  # after a terminal step, nothing reads `next_obs`
 
-    def _check(self, arrays: Mapping[str, Slices]) -> None:
+    def _check(self, arrays: Mapping[str, Any]) -> None:
         parts = {"observations": self._obs, "actions": self._action}
         if missing := [key for key in NEEDED if not parts.get(key, key in arrays)]:
             text = ", ".join(f"{key}{HINTS.get(key, '')}" for key in missing)
@@ -174,14 +166,15 @@ class FlatRecording(Recording):
             text = ", ".join(f"{key} {length:,}" for key, length in lengths.items())
             raise DatasetError(f"{self.name}: the arrays have different lengths: {text}")
 
-    def _flat(self, array: Slices, key: str) -> Array:
+    def _flat(self, array: Any, key: str) -> Array:
         values = array[:]
         if values.size != len(values):
             raise DatasetError(f"{self.name}: {key} have shape {values.shape}; expected one number per step")
-        return values.ravel()
+        flat: Array = values.ravel()
+        return flat
 
 
-def _parts(arrays: Mapping[str, Slices], key: str) -> dict[str, Slices]:
+def _parts(arrays: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the array `key` with the path "", or the arrays `key.<path>` by path."""
     if key in arrays:
         return {"": arrays[key]}

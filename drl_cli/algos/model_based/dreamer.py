@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple, cast
 import drl_cli.api as drl
 from drl_cli.api import nn, torch
 from drl_cli.losses.policy import one_hot
-from drl_cli.networks.decoder import Decoder
-from drl_cli.networks.normed import BlockLinear, ReturnRange, linear, mlp
+from drl_cli.networks.world_models import BlockLinear, Decoder, ReturnRange, linear, mlp
 from drl_cli.types import MASK, map_parts
 from drl_cli.utils.lazy import Tensor
 

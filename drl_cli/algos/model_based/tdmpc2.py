@@ -13,7 +13,7 @@ import numpy as np
 
 import drl_cli.api as drl
 from drl_cli.api import nn, torch
-from drl_cli.networks.normed import ReturnRange
+from drl_cli.networks.world_models import ReturnRange
 from drl_cli.search.mppi import first_action, mppi
 from drl_cli.types import map_parts
 from drl_cli.utils.lazy import Tensor

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drl_cli.networks.normed import ReturnRange
+from drl_cli.networks.world_models import ReturnRange
 
 
 def test_the_range_of_returns_moves_slowly_and_is_at_least_1():
