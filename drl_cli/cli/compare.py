@@ -15,9 +15,8 @@ from drl_cli.cli.eval import play
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
 from drl_cli.run_folder.find import find_runs, find_saved_step, read_config
 from drl_cli.run_folder.saved_run import Run
-from drl_cli.runs.comparison import Comparison, compare, over_environments, units_of
+from drl_cli.runs.comparison import Comparison, compare, over_environments, paired, units_of
 from drl_cli.runs.groups import SHORT, Group, grouped, key_hint, pooled_keys, unshown_keys
-from drl_cli.runs.statistics import paired
 from drl_cli.runs.text_table import NONE, between, number, steps, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count

@@ -20,9 +20,8 @@ from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, Report
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.run_folder.find import check_format, find_runs, find_saved_step, find_step, is_folder_of_runs, read_config
 from drl_cli.run_folder.saved_run import Run, read_json
-from drl_cli.runs.comparison import estimate
+from drl_cli.runs.comparison import estimate, interval
 from drl_cli.runs.groups import grouped
-from drl_cli.runs.statistics import interval
 from drl_cli.runs.text_table import between, table
 from drl_cli.settings.options import parse, usage, without_flags
 from drl_cli.utils.outside import raised, raised_by

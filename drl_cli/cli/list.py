@@ -146,7 +146,7 @@ def algos(args: Sequence[str]) -> list[str]:
 
     asked = parse(args, AlgoOptions)
     if asked.env is not None:
-        from drl_cli.runs.fitting import fitting
+        from drl_cli.runs.auto import fitting
 
         look_in(os.getcwd())  # the user names the environment, which may be in a module there
         return fitting(asked.env, asked.mode)

@@ -14,9 +14,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
 from drl_cli.run_folder.evaluations import Axis
-from drl_cli.runs.comparison import Comparison, units_of
+from drl_cli.runs.comparison import Comparison, JointCurve, units_of
 from drl_cli.runs.groups import SHORT, override_text
-from drl_cli.runs.statistics import JointCurve
 from drl_cli.utils.run_clock import UNIT_TEXTS, Unit
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")

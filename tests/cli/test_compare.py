@@ -12,7 +12,7 @@ from drl_cli.cli.compare import answer
 from drl_cli.cli.eval import play
 from drl_cli.errors import UsageError
 from drl_cli.run_folder.find import read_config
-from drl_cli.runs.statistics import paired
+from drl_cli.runs.comparison import paired
 from drl_cli.utils.seeding import integers
 
 

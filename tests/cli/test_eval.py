@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from drl_cli.runs.statistics import interval
+from drl_cli.runs.comparison import interval
 from drl_cli.settings.trust import remember
 from drl_cli.utils.seeding import integers
 

@@ -8,7 +8,7 @@ from drl_cli.cli.list import algos, envs
 from drl_cli.envs import catalog
 from drl_cli.envs.catalog import Entry
 from drl_cli.errors import UsageError
-from drl_cli.runs import auto, fitting
+from drl_cli.runs import auto
 from drl_cli.runs.auto import results
 from drl_cli.settings.conf import options
 
@@ -35,8 +35,7 @@ def test_what_can_learn_an_environment_the_best_recorded_result_first(monkeypatc
         {**made, "algo": "a2c", "steps": 8500, "seconds": 5.0},  # the quickest run of those with few steps
         {**made, "algo": "a2c", "env": "Acrobot-v1", "steps": 1},
     ]
-    for module in (auto, fitting):
-        monkeypatch.setattr(module, "results", lambda: found)
+    monkeypatch.setattr(auto, "results", lambda: found)
     first, head, *rows, last = algos(["env=CartPole-v1"])
     assert first.startswith("CartPole-v1: Discrete(2) actions, mode=async; algo=auto takes a2c: reached 475 in 3 of 3")
     assert head.split() == ["algo", "reached", "return", "env", "steps", "seconds", "seeds"]

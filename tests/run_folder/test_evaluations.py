@@ -1,7 +1,7 @@
 import numpy as np
 
 from drl_cli.run_folder.evaluations import Curve, read_curve
-from drl_cli.runs.statistics import MAX_POINTS, join
+from drl_cli.runs.comparison import MAX_POINTS, join
 
 
 def curve(*points):

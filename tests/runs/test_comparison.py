@@ -7,11 +7,10 @@ from run_folders import make_run
 
 from drl_cli.run_folder.resume import resume
 from drl_cli.run_folder.saved_run import Run
-from drl_cli.runs.comparison import compare, estimate, over_environments
+from drl_cli.runs.comparison import RESAMPLES, compare, estimate, interval, iqm, over_environments
 from drl_cli.runs.figure import make_figure
 from drl_cli.runs.groups import grouped
 from drl_cli.runs.named import with_config_of
-from drl_cli.runs.statistics import RESAMPLES, interval, iqm
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
 
@@ -159,7 +158,7 @@ def test_equal_scores_give_equal_intervals_for_any_number_drawn_at_once(monkeypa
     scores = np.random.default_rng(3).standard_normal((6, 2))
     at_once = interval([scores], iqm)
     np.testing.assert_array_equal(at_once, interval([scores.copy()], iqm))
-    monkeypatch.setattr("drl_cli.runs.statistics.MAX_DRAWN", 12 * 300)
+    monkeypatch.setattr("drl_cli.runs.comparison.MAX_DRAWN", 12 * 300)
     counts = []
 
     def counting(values, axis):
