@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
@@ -37,31 +36,9 @@ class Draw:
 
 
 def drawn(draws: Sequence[Draw], num: int) -> list[Tensor]:
-    """Return the random numbers of `num` updates, `[num, ...]` for each draw, as if the updates drew them in order.
-
-    If one larger draw gives the same numbers as all these draws, it replaces them. This is faster: 64 x 4 numbers take
-    three times as long alone as in a larger draw.
-    """
-    if (lengths := _mergeable(draws)) is not None:
-        flat = draws[0].operation([num, sum(lengths)], **draws[0].kwargs)
-        parts = zip(flat.split(lengths, 1), draws, strict=True)
-        return [part.unflatten(1, draw.args[0]) for part, draw in parts]
+    """Return the random numbers of `num` updates, `[num, ...]` for each draw. The updates draw them in order."""
     rows = [[draw() for draw in draws] for _ in range(num)]
     return [torch.stack(values) for values in zip(*rows, strict=True)]
-
-
-def _mergeable(draws: Sequence[Draw]) -> list[int] | None:
-    """Return the number of values of each draw, if a single draw gives the same values; else return None.
-
-    All draws have to call the same operation, and their sizes have to be multiples of 16, because torch draws normal
-    numbers in groups of 16.
-    """
-    if not draws or draws[0].operation not in (aten.randn.generator, aten.rand.generator):
-        return None
-    if any((draw.operation, draw.kwargs) != (draws[0].operation, draws[0].kwargs) for draw in draws):
-        return None
-    lengths = [math.prod(draw.args[0]) for draw in draws]
-    return None if any(len(draw.args) > 1 for draw in draws) or any(n % 16 for n in lengths) else lengths
 
 
 Effect = Callable[[Tensor], None]

