@@ -60,7 +60,8 @@ def test_a_config_derived_from_a_built_in_one_inherits_the_values_of_its_yaml():
 
 def test_no_role_but_the_trainer_needs_torch():
     """The main process and the processes of all roles import these modules."""
-    code = "import sys, importlib, drl_cli.runtime.trial, drl_cli.runtime.roles.worker, drl_cli.runtime.roles.manage\n"
+    roles = "drl_cli.runtime.trial_update, drl_cli.runtime.roles.worker, drl_cli.runtime.roles.manage"
+    code = f"import sys, importlib, {roles}\n"
     paths = [lookup.module_path(name) for name in lookup.algorithms()]
     code += f"for path in {paths}: importlib.import_module(path)\n"
     subprocess.run([sys.executable, "-c", f"{code}assert 'torch' not in sys.modules"], check=True)
