@@ -234,9 +234,9 @@ def test_a_resumed_run_continues_the_counts(clock, has_replay, paid):
 
 
 def test_the_peak_of_the_memory_is_kept():
-    progress, sizes = make(), iter([3, 5, 4])
+    progress, sizes = make(), iter([5, 3, 4])
     progress.usage = SimpleNamespace(sample=lambda: next(sizes) * 2**20, by_role=dict, by_node=dict)
-    assert [progress.report(0.0)["system/rss_mb"] for _ in range(2)] == [3.0, 5.0]
+    assert [progress.report(0.0)["system/rss_mb"] for _ in range(2)] == [5.0, 3.0]
     assert progress.summary(0.0, 0)["peak_rss_mb"] == 5.0
 
 
