@@ -67,7 +67,7 @@ def noise_of(algorithm):
     return {**noise, "kept": (torch.rand(noise["kept"].shape, generator=generator) > 0.25).float() / 0.75}
 
 
-@pytest.mark.parametrize("critics", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("critics", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_each_loss_and_the_gradient_equal_the_reference(critics):
     algorithm, batch = make(critics=critics, entropy=0.1), windows()
     noise, reference = noise_of(algorithm), Reference(algorithm)
@@ -173,6 +173,11 @@ def test_returns_equal_the_reference_also_where_episodes_end():
     algorithm = make()
     z = torch.rand(2, 16, generator=torch.Generator().manual_seed(0))
     action = 2 * torch.rand(2, 40, H, A, generator=torch.Generator().manual_seed(1)) - 1
+    with torch.no_grad():  # some states end the episode, and others nearly do
+        logits = algorithm.nets.termination(
+            algorithm.nets.dynamics(torch.cat([z[0].expand(40, -1), action[0, :, 0]], 1))
+        )
+        algorithm.nets.termination[-1].bias -= logits.quantile(0.7)
     found, reference = tdmpc2.returns(algorithm.nets, 0.9, z, action), Reference(algorithm)
     for e in range(2):
         for n in range(40):
