@@ -11,8 +11,10 @@ import sys
 import numpy as np
 import pytest
 from choices import some
+from graphs import TINY, make_config
 
 from drl_cli.run_folder import checkpoint, pruning, truncation
+from drl_cli.run_folder.checkpoint_writer import CheckpointWriter, Draft
 from drl_cli.run_folder.resume import choose
 from drl_cli.run_folder.truncation import cut_back
 from drl_cli.types import LoadParams
@@ -241,3 +243,13 @@ def test_checkpoints_and_records_that_a_resume_left_behind_are_removed_after_the
         if not is_killed:
             break
     assert has_new
+
+
+def test_the_writer_removes_what_a_resume_left_behind(run):
+    cut_back(run, choose(run, None, needs_replay=True), RunClock())
+    assert truncation.left_behind(run) is not None
+    writer, root = CheckpointWriter(make_config(*TINY), run), run / "checkpoints"
+    path = checkpoint.make_draft(checkpoint.free_folder(root, 900, 900))
+    draft = Draft(str(path), LoadParams(900, 900, 900), {"counts": counts(900)}, {}, ())
+    assert writer.commit(draft, np.zeros(3, np.float32)) == str(root / "step_000000900")
+    assert truncation.left_behind(run) is None

@@ -7,7 +7,7 @@ from drl_cli.errors import NodeGone
 from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.factories import adapt, make_limiter
 from drl_cli.runtime.orchestrator import node_watch
-from drl_cli.runtime.orchestrator.node_watch import NodeWatch
+from drl_cli.runtime.orchestrator.node_watch import NodeWatch, most_per_node
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
 from drl_cli.utils.machine import Node
@@ -145,3 +145,16 @@ def test_an_on_policy_queue_lets_all_workers_collect(monkeypatch):
         adapt(limiter, config, [num])
         assert limiter.ahead == max(2, batches[num]) <= config.replay.bound
         assert limiter.may_collect(num * config.rows_per_collect)
+
+
+def test_the_block_of_a_node_fits_into_its_shard():
+    words = (
+        "worker.num=1",
+        "worker.envs=1",
+        "worker.block_rows=10",
+        "algo.n_step=1",
+        "mode=async",
+        "replay.capacity=1000",
+    )
+    one, two = (most_per_node(make_config("env=CartPole-v1", *words, f"replay.shards={num}")) for num in (1, 2))
+    assert (one, two) == (99, 49)

@@ -9,7 +9,7 @@ from drl_cli.errors import RoleLost
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.orchestrator import saver as module
 from drl_cli.runtime.orchestrator.edges import Edges
-from drl_cli.runtime.orchestrator.saver import Saver, restores_workers
+from drl_cli.runtime.orchestrator.saver import Saver, restores_workers, worker_layout
 from drl_cli.runtime.place.handles import ActorDied, LocalRef
 from drl_cli.types import LoadParams
 
@@ -254,3 +254,13 @@ def test_a_failed_checkpoint_names_the_last_good_one(made, tmp_path, caplog, mon
     made.manage.answer(OSError("broken disk"))
     assert caplog.messages[2:] == ["a checkpoint could not be saved: broken disk; the last good one is step_000000200"]
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "INFO"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "restores"),
+    [(("mode=sync",), True), (("mode=async",), False), (("mode=sync", "worker.proxies=1"), False)],
+)
+def test_checkpoints_have_the_workers_of_runs_that_continue_bit_for_bit(overrides, restores):
+    config = make_config(*TINY, COUNTER, "worker.num=2", "worker.envs=3", *overrides)
+    assert restores_workers(config) == restores
+    assert worker_layout(config) == {"num": 2, "envs": 3, "row_steps": config.row_steps}
