@@ -211,7 +211,7 @@ def measure(case: str, precision: str, how: str, device: str, seconds: float = 3
     size, words = CASES[case]
     words = words if case == "image" else ("replay.capacity=20_000",)
     words += (f"device={device}", f"precision={precision}", f"trainer.compile={HOW[how]}", *small(case, device))
-    train = ours(SIZES[size], 1, [word for word in words if not word.startswith("algo=")], SIZES[size].algo)
+    train = ours(SIZES[size], 1, [word for word in words if not word.startswith("algo=")])
     started = time.perf_counter()
     train()
     print(json.dumps({"first s": time.perf_counter() - started}), flush=True)

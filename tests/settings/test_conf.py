@@ -153,15 +153,15 @@ def options_read():
         tree = ast.parse(path.read_text())
         short = {name: name for name in parts}
         # An algorithm's own file, the environments' and the samplers' take their part under the name `config`.
-        rooms = dict.fromkeys(("algos", "value", "off_policy", "on_policy", "offline", "model_based"), "algo") | {
-            "rewards": "reward"
-        }
+        rooms = dict.fromkeys(("algos", "value", "off_policy", "on_policy", "offline", "model_based"), "algo")
         short["config"] = {**rooms, "envs": "env", "replay": "replay"}.get(path.parent.name, "")
+        if path.parent.name == "algos" and path.stem == "rewards":
+            short["config"] = "reward"
         if path.stem in ("optimizer", "optimizer_config"):
             short["config"] = "optimizer"
         if path.stem == "optimizer_config":  # the group's own methods
             short["self"] = "optimizer"
-        if path.parent.name == "replay" and path.stem in ("config", "base_config", "fifo_config"):
+        if path.parent.name == "replay" and path.stem in ("config", "fifo"):
             short["self"] = "replay"
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
