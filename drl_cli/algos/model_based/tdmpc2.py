@@ -142,7 +142,7 @@ class Policy(drl.TorchPolicy):
         if network.memory != "none":
             raise drl.Refused(f"network.memory={network.memory}: tdmpc2 has no memory; say network.memory=none")
         if config.samples <= max(config.policy_samples, config.elites - 1):
-            raise drl.Refused(f"algo.samples={config.samples}: there are more algo.policy_samples or algo.elites")
+            raise drl.Refused(f"algo.samples={config.samples} must exceed algo.policy_samples, and reach algo.elites")
 
     def __init__(self, config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec, seed: int) -> None:
         from drl_cli.chains.replays import Replays  # imports torch

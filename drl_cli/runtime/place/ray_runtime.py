@@ -82,9 +82,8 @@ class RayRuntime:
         self.log_folder, self.ready, self.is_up, self.nodes, self.env = log_folder, ready, is_up, nodes, env
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(RayRuntime, env=self.env), (
-            self.log_folder,
-        )  # a process that unpickles this object already runs on Ray
+        # a process that unpickles this object already runs on Ray
+        return partial(RayRuntime, env=self.env), (self.log_folder,)
 
     def spawn(
         self, role: str, factory: Callable[[*Args], Role], *args: *Args, **where: Unpack[Where]
