@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from confs import algo_config
 
-from drl_cli.algos.algorithm import Algorithm
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.api import Context
@@ -24,11 +23,11 @@ ACTIONS = {
 IMAGE, VECTOR = Column((12, 12, 3), "uint8"), Column((3, 2), "float32")
 TREE = {"camera": IMAGE, "arm.angles": Column((3,), "float32"), "gear": Column((), "int32", (5,))}
 LOOKS = {"image": (IMAGE, "none"), "tree": (TREE, "none"), "memory": (VECTOR, "lstm"), "tree-memory": (TREE, "gru")}
-NO_MEMORY = ("crossq", "dreamer", "flashsac", "mrq", "tdmpc2", "xqc")
+NO_MEMORY = ("crossq", "flashsac", "mrq", "xqc")
 CASES = [
     (name, kind)
     for name in algorithms()
-    if issubclass(load_algorithm(name).Algorithm, Algorithm) and name not in NO_MEMORY
+    if ".model_based." not in load_algorithm(name).__name__ and name not in NO_MEMORY
     for kind in load_algorithm(name).ACTIONS
 ]
 """The algorithms that learn on an encoder, also with a memory."""
