@@ -10,6 +10,7 @@ from drl_cli.deploy.trained import acting, acting_config, find_step_and_config, 
 from drl_cli.errors import DONE, MISSING, UsageError
 from drl_cli.run_folder.saved_run import read_json
 from drl_cli.utils.machine import has_display, headless
+from drl_cli.utils.outside import source_file
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
 from drl_cli.utils.shown import print, relative_path, score_text
@@ -36,7 +37,7 @@ class Options:
     below: float | None = option(None, "the return of only=failures; none: the run's stop.return")
     live: bool = option(False, "show the environment in a window in place of a video; needs a display")
     seed: Natural = option(0, "another seed, other episodes; as in drl-eval")
-    format: Literal["auto", "mp4", "webp", "gif"] = option("auto", "auto is mp4 if ffmpeg is found")
+    format: Literal["auto", "mp4", "gif"] = option("auto", "auto is mp4 if ffmpeg is found, else gif")
     fps: Positive | None = option(None, "frames per second; none: the environment's own")
     simulations: Natural | None = option(None, "simulations of each search (muzero ...), 0: none; none: as in training")
     max_steps: Count | None = option(None, "episodes are cut here; none: as in evaluations")
@@ -116,7 +117,7 @@ def failures(policy: "TrainedPolicy", options: Options) -> list[int]:
 
 def play(options: Options) -> list[str]:
     """Record the video. Return the lines to print. The last line is the path of the video."""
-    suffix = _suffix(options.format)
+    suffix = suffix_of(options.format)
     policy, policies, titles, seeds = _episodes(options)
     from drl_cli.deploy.play import record
 
@@ -138,17 +139,15 @@ def _lines(played: "Sequence[Played]") -> list[str]:
     ]
 
 
-def _suffix(format: str) -> str:
+def suffix_of(format: str) -> str:
     """Return the suffix of the video's file. Raise UsageError (exit 3) if Pillow or ffmpeg is needed and missing."""
-    from drl_cli.deploy.play import best_format, find_ffmpeg
+    from drl_cli.deploy.play import find_ffmpeg
 
-    try:
-        best = best_format()
-    except ModuleNotFoundError as error:
-        raise UsageError("drl-play needs Pillow:  pip install 'drl-cli[video]'", MISSING) from error
+    if source_file("PIL") is None:
+        raise UsageError("drl-play needs Pillow:  pip install 'drl-cli[video]'", MISSING)
     if format == "mp4" and not find_ffmpeg():
         raise UsageError("format=mp4 needs ffmpeg: install it, or  pip install 'drl-cli[video]'", MISSING)
-    return best if format == "auto" else format
+    return ("mp4" if find_ffmpeg() else "gif") if format == "auto" else format
 
 
 if __name__ == "__main__":

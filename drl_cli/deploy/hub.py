@@ -13,7 +13,7 @@ import yaml
 
 from drl_cli.deploy.export import new_folder, write
 from drl_cli.deploy.formats import FILES, Format, NotExported, has_onnx
-from drl_cli.deploy.play import best_format, play_together, record
+from drl_cli.deploy.play import find_ffmpeg, play_together, record
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.trained import open_step
 from drl_cli.envs.config import MissingExtra
@@ -106,7 +106,7 @@ def _video(trained: TrainedPolicy, folder: Path) -> tuple[str | None, list[str]]
     """Record the first episode. Return the file's name, or None and a line that says why there is no video."""
     config = trained.config
     try:
-        path = folder / f"replay.{best_format()}"
+        path = folder / f"replay.{'mp4' if find_ffmpeg() else 'gif'}"
         title, seed = f"{config.algo_name}  {trained.trained}", integers(config.seed, "confirm", 1)
         record([trained], [title], seed, path, config.manage.max_episode_steps, None)
     except (CantRender, MissingExtra, ModuleNotFoundError) as error:

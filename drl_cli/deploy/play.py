@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -76,14 +76,10 @@ def _masks(infos: Sequence[Any]) -> Any:
     return tuple(map(np.stack, zip(*masks, strict=True))) if isinstance(masks[0], tuple) else np.stack(masks)
 
 
-Format = Literal["mp4", "webp", "gif"]
-
 LEAST_HEIGHT = 240
 """Frames of a lower height [pixels] are enlarged by an integer factor, so that text is readable."""
 MOST_WIDTH, MOST_FPS = 320, 25.0
-"""Limits of WebP and GIF [pixels, frames/s], because their frames stay in memory until the end and compress badly."""
-
-
+"""Limits of a GIF [pixels, frames/s], because its frames stay in memory until the end and compress badly."""
 END_S = 60.0
 """Maximum time [s] for ffmpeg to write the end of a video."""
 
@@ -152,7 +148,7 @@ class Mp4:
 
 
 class Animation:
-    """Write WebP or GIF with Pillow, at most MOST_WIDTH pixels wide, with at most MOST_FPS frames per second."""
+    """Write a GIF with Pillow, at most MOST_WIDTH pixels wide, with at most MOST_FPS frames per second."""
 
     def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
         self.path, self.every = path, int(np.ceil(fps / MOST_FPS))
@@ -171,7 +167,7 @@ class Animation:
     def close(self) -> None:
         if self.frames:
             first, *rest = self.frames
-            first.save(self.path, save_all=True, append_images=rest, duration=self.duration_ms, loop=0, quality=80)
+            first.save(self.path, save_all=True, append_images=rest, duration=self.duration_ms, loop=0)
 
 
 def find_ffmpeg() -> str | None:
@@ -184,13 +180,6 @@ def find_ffmpeg() -> str | None:
         return str(imageio_ffmpeg.get_ffmpeg_exe())
     except (ImportError, RuntimeError):  # RuntimeError: the package has no ffmpeg for this machine
         return None
-
-
-def best_format() -> Format:
-    """Return mp4 if ffmpeg is installed, else webp or gif. Raise ModuleNotFoundError without Pillow."""
-    from PIL import features
-
-    return "mp4" if find_ffmpeg() else "webp" if features.check("webp") else "gif"
 
 
 def captioned(frame: Array, lines: list[str]) -> Array:

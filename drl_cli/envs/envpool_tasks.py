@@ -9,10 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import TimeLimit
 
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
-from drl_cli.types import MASK, Array, EnvSpec, leaves
+from drl_cli.types import MASK, EnvSpec, leaves
 
 OURS = frozenset(
     {"num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path"}
@@ -53,7 +52,7 @@ def find_task(config: EnvConfig) -> Task:
         raise EnvError(f"env.kwargs: EnvPool does not make {id} with {kwargs} ({type(error).__name__})") from error
     if spec.config.max_num_players != 1:
         raise EnvError(f"env: EnvPool's {id} has {spec.config.max_num_players} players; only one is handled")
-    registered = gymnasium.registry[config.id].max_episode_steps if config.id in gymnasium.registry else None
+    registered = gymnasium.registry[config.id].max_episode_steps
     limit = config.max_episode_steps or registered or spec.config.max_episode_steps
     return Task(id, kwargs, limit, observation_space, action_space)
 
@@ -104,31 +103,6 @@ def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> N
     )
 
 
-class PoolEnv(gymnasium.Env[Array, Any]):
-    """A pool of size 1 as a Gymnasium environment, for ids that only EnvPool has. A seeded reset makes a new pool."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.pool: Any = None
-        self.observation_space, self.action_space = task.observation_space, task.action_space
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        if self.pool is None or seed is not None:
-            self.pool = make_pool(self.task, [0 if seed is None else seed])
-        obs: Array = self.pool.reset()[0][0]
-        return obs, {}
-
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.pool.step(np.asarray(action)[None])
-        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info_of(info, 0, 1)
-
-
-def make_alone(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
-    """Return one EnvPool environment with Gymnasium's interface."""
-    task = find_task(config)
-    return TimeLimit(PoolEnv(task), task.max_episode_steps)
-
-
 def _library() -> Any:
     try:
         import envpool
@@ -147,8 +121,6 @@ def _translate(config: EnvConfig, known: Sequence[str]) -> tuple[str, dict[str, 
     For example, EnvPool has LunarLander-v3 with `continuous=true` only as LunarLanderContinuous-v3.
     """
     registry = gymnasium.registry
-    if config.id not in registry and config.id in known:
-        return config.id, dict(config.kwargs)
     if entry := registry.get(config.id):
         kwargs = {**entry.kwargs, **config.kwargs}
         shared = [
@@ -157,6 +129,8 @@ def _translate(config: EnvConfig, known: Sequence[str]) -> tuple[str, dict[str, 
         same = [id for id, other in shared if other.kwargs.items() <= kwargs.items()]
         if best := max(same, key=lambda id: (len(registry[id].kwargs), id == config.id), default=None):
             return best, {name: value for name, value in kwargs.items() if name not in registry[best].kwargs}
+    if config.id in known:
+        raise EnvError(f"env: only EnvPool has {config.id!r}, and evaluations play Gymnasium's environment")
     found = difflib.get_close_matches(config.id.rpartition(":")[2], known, 3)
     hint = f" Did you mean {', '.join(found)}?" if found else ""
     raise EnvError(

@@ -17,7 +17,7 @@ from drl_cli.envs.actions import ActionMap, action_spec, unbounded
 from drl_cli.envs.atari import check_game
 from drl_cli.envs.catalog import games, makes, missing_package, register, without_model_warnings
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
-from drl_cli.envs.envpool_tasks import check_spaces, find_task, make_alone
+from drl_cli.envs.envpool_tasks import check_spaces, find_task
 from drl_cli.envs.faults import Tick, no_tick, reset_result
 from drl_cli.envs.observations import ObsMap, Parts, obs_spec
 from drl_cli.envs.wrap import find_frame_stacks, wrap
@@ -50,14 +50,10 @@ class Env:
 
 
 def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
-    """Make one environment with its wrappers.
+    """Make one environment of Gymnasium with its wrappers. Workers with another `backend` step its batches instead.
 
-    Even with `backend=envpool`, return an EnvPool environment only if Gymnasium lacks the id. Workers with another
-    backend use its batch (EnvPoolBatch, AleBatch) instead. Raise MissingExtra or EnvError with one line of advice, or
-    EnvFault if a wrapper raises.
+    Raise MissingExtra or EnvError with one line of advice, or EnvFault if a wrapper raises.
     """
-    if config.backend == "envpool" and not exists(config.id):
-        return wrap(make_alone(config), config)
     if package := missing_package(config.id):
         raise MissingExtra(f"{config.id} needs {package.module}:  pip install '{package.install}'")
     extra = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}

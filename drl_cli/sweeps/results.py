@@ -17,10 +17,9 @@ from drl_cli.runs.text_table import NONE, table
 from drl_cli.runs.text_table import steps as position
 from drl_cli.settings.conf import groups
 from drl_cli.settings.space import Value, parse, typed
-from drl_cli.sweeps.study import Study, Trial, Trials
+from drl_cli.sweeps.study import Trial, Trials
 from drl_cli.sweeps.sweep import NO_RUN, Job, Sweep
 from drl_cli.utils.files import write_csv
-from drl_cli.utils.outside import source_file
 from drl_cli.utils.shown import print, relative_path, score_text
 
 MOST_ROWS = 20
@@ -164,7 +163,6 @@ def finish_search(trials: Trials) -> int:
         for i, trial in enumerate(study.trials)
     ]
     write_csv(folder / "trials.csv", ["trial", *study.space, "state", "objective", "jobs"], rows)
-    draw_search(study, folder / "search.png")
     print("\n".join(next_lines(_commands(trials, best if is_better else None, chosen))))
     return DONE
 
@@ -254,31 +252,3 @@ def write_best(folder: Path, overrides: Sequence[str]) -> list[str]:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"# @package _global_\n{note}{yaml.safe_dump(tree, sort_keys=False)}")
     return chosen
-
-
-def draw_search(study: Study, path: Path) -> None:
-    """If matplotlib is installed, draw the objective of each trial and the importance of each key."""
-    if source_file("matplotlib") is None:
-        return
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(search_figure(study)).print_figure(path, dpi=120)
-
-
-def search_figure(study: Study) -> Any:
-    """Return the figure: the objective of each trial and, if known, the importance of each key."""
-    from matplotlib.figure import Figure
-
-    importances = study.importances()
-    figure = Figure(figsize=(9 if importances else 5, 3.5), layout="constrained")
-    history, *others = figure.subplots(1, 2 if importances else 1, squeeze=False)[0]
-    done = [(i, t.objective) for i, t in enumerate(study.trials) if t.state == "done" and t.objective is not None]
-    numbers, values = [i for i, _ in done], [value for _, value in done]
-    history.plot(numbers, values, "o", ms=4, label="objective")
-    history.step(numbers, [max(values[: i + 1]) for i in range(len(values))], where="post", label="best so far")
-    history.set(xlabel="trial", ylabel="return")
-    history.legend()
-    for shares in others:
-        shares.barh(list(importances), list(importances.values()))
-        shares.set(xlabel="importance", xlim=(0, 1))
-    return figure

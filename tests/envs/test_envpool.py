@@ -12,7 +12,6 @@ from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
-from drl_cli.types import FrameStack
 
 LANDER = {"id": "LunarLander-v3", "continuous": True}
 SEEDS = (3, 4, 5, 6)
@@ -140,17 +139,6 @@ def test_each_step_of_a_cheetah_is_a_step_of_gymnasiums():
             np.testing.assert_allclose(step.reward[i], reward, rtol=1e-2, atol=1e-2)
     assert not any(step.terminated.any() for _, step in rows)
     assert [t for t, (_, step) in enumerate(rows) if step.truncated.any()] == [999]
-
-
-def test_images_and_their_frames():
-    """Pong-v5 exists only in EnvPool."""
-    spec = read_spec(config("Pong-v5"))
-    assert (spec.obs.shape, spec.obs.dtype, spec.action.text) == ((4, 84, 84), "uint8", "Discrete(6)")
-    assert spec.frame_stacks == {"": FrameStack(0, 4)}
-    envs = batch(id="Pong-v5", seeds=(1, 2))
-    rows = play(envs, 20, choices)
-    assert all(step.next_obs.dtype == np.uint8 for _, step in rows)
-    assert all((step.next_obs[:, :3] == obs[:, 1:]).all() for obs, step in rows)
 
 
 @pytest.mark.parametrize(

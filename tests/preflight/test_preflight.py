@@ -388,10 +388,10 @@ def test_one_warning_for_actions_without_bounds(config, user_folder, monkeypatch
 def test_envpool_is_needed_and_checked_for_training_only(config, monkeypatch):
     environment_spec(config("env.backend=envpool"), trains=False)
     fake_envpool.install(monkeypatch)
-    preflight(config("env=FakeOnly-v0", "env.backend=envpool"))
+    preflight(config("env=FakePlain-v0", "env.backend=envpool"))
     for overrides, part in (
         (("env=Pendulum-v1",), "EnvPool has no 'Pendulum-v1'"),
-        (("env=FakeOnly-v0", "+env.kwargs.spread=2"), "env.kwargs.spread"),
+        (("env=FakePlain-v0", "+env.kwargs.spread=2"), "env.kwargs.spread"),
     ):
         code, problems = refusal(config(*overrides, "env.backend=envpool"))
         assert code == USAGE

@@ -1,7 +1,7 @@
 """A fake of EnvPool 1.2 with its next-step autoreset, subsets by id and mixed-up last step.
 
 `install(monkeypatch)` replaces EnvPool. FakeCounter-v0 counts like the probe Counter and is also registered with
-Gymnasium; FakeOnly-v0 is the same environment, but only EnvPool has it.
+Gymnasium with a time limit, and FakePlain-v0 without; only EnvPool has FakeOnly-v0.
 """
 
 import sys
@@ -14,13 +14,26 @@ from gymnasium.spaces import Box, Discrete
 
 from drl_cli.envs.probes import Counter
 
-IDS = ["FakeCounter-v0", "FakeCounterLong-v0", "FakeOnly-v0", "FakeChoices-v0", "FakeGame-v0"]
+IDS = [f"Fake{name}-v0" for name in ("Counter", "CounterLong", "Plain", "Choices", "Game", "Only")]
 BASE = {"num_envs": 1, "seed": 0, "env_seed": [], "num_threads": 0, "max_num_players": 1, "max_episode_steps": 1000}
 OBS, ACTION = Box(-1.0, 2**24, (3,), np.float32), Box(-2.0, 4.0, (1,), np.float32)
 
-gymnasium.register("FakeCounter-v0", Counter, max_episode_steps=6)
-gymnasium.register("FakeCounterLong-v0", Counter, kwargs={"base_length": 9}, max_episode_steps=6)
-gymnasium.register("FakeChoices-v0", Counter)
+
+class Falling(Counter):
+    """Gymnasium's environment: all episodes terminate, and there are no faults."""
+
+    def __init__(self, base_length=3, fault="", fault_at=4):
+        super().__init__(base_length)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or truncated, False, info
+
+
+gymnasium.register("FakeCounter-v0", Falling, max_episode_steps=6)
+gymnasium.register("FakeCounterLong-v0", Falling, kwargs={"base_length": 9}, max_episode_steps=6)
+for _name in ("Plain", "Choices", "Game"):
+    gymnasium.register(f"Fake{_name}-v0", Falling)
 
 
 def install(monkeypatch):

@@ -10,7 +10,6 @@ from gymnasium.spaces import Box
 from telling import Telling
 
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
-from drl_cli.envs.envpool_tasks import make_alone
 from drl_cli.envs.make import Env, exists, read_spec, registered
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
@@ -293,11 +292,3 @@ def test_envpool_infos_are_split_by_environment():
     for _ in range(3):
         envs.step(np.zeros((3, 1), np.float32))
     assert envs.take_episodes() == tuple(Episode(i, 6.0, 3, {"score": 10.0 * i, "done": 1.0}) for i in range(3))
-
-
-@pytest.mark.usefixtures("pool")
-def test_info_of_an_environment_that_only_envpool_has():
-    env = make_alone(named("FakeOnly-v0", "envpool"))
-    env.reset(seed=1)
-    infos = [env.step(np.zeros(1, np.float32))[-1] for _ in range(3)]
-    assert [numbers(info) for info in infos] == [{"score": 0.0, "done": float(done)} for done in (False, False, True)]

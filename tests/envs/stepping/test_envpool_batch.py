@@ -14,7 +14,7 @@ ZEROS = np.zeros((3, 1), np.float32)
 def batch(monkeypatch):
     fake_envpool.install(monkeypatch)
 
-    def make(seeds=(7, 8, 9), id="FakeOnly-v0", max_episode_steps=None, max_rebuilds=10, **kwargs):
+    def make(seeds=(7, 8, 9), id="FakePlain-v0", max_episode_steps=None, max_rebuilds=10, **kwargs):
         config = EnvConfig("test", id, kwargs, max_episode_steps, 1.0, "none", False, False, "envpool")
         return EnvPoolBatch(config, read_spec(config), seeds, max_rebuilds)
 
@@ -145,7 +145,7 @@ def test_equal_seeds_give_equal_rows(batch):
     assert (first[..., 0] != other[..., 0]).all()
 
 
-@pytest.mark.parametrize(("id", "given", "limit"), [("Counter", None, 6), ("Counter", 50, 50), ("Only", None, 1000)])
+@pytest.mark.parametrize(("id", "given", "limit"), [("Counter", None, 6), ("Counter", 50, 50), ("Plain", None, 1000)])
 def test_time_limit_is_given_or_gymnasiums_or_envpools(batch, id, given, limit):
     envs = batch(id=f"Fake{id}-v0", max_episode_steps=given)
     assert envs.task.max_episode_steps == limit

@@ -24,7 +24,7 @@ def make_worker(monkeypatch):
 
     def make(*overrides):
         sizes = ("worker.num=1", "worker.envs=3", "worker.block_rows=30")
-        config = make_config(*TINY, "env=FakeOnly-v0", "env.backend=envpool", *sizes, *overrides)
+        config = make_config(*TINY, "env=FakePlain-v0", "env.backend=envpool", *sizes, *overrides)
         worker = Worker(config, read_spec(config.env), 0, 0)
         worker.policy.load = lambda vector: None
         return worker
