@@ -23,8 +23,7 @@ from drl_cli.run_folder import SWEEP_FILE
 from drl_cli.run_folder.edit import chosen, describe, remove
 from drl_cli.run_folder.find import MAX_NAMED, all_runs
 from drl_cli.run_folder.saved_run import Run
-from drl_cli.runs.groups import SHORT, grouped, key_hint, override_text, without_repeats
-from drl_cli.runs.implied import differences
+from drl_cli.runs.groups import SHORT, differences, grouped, key_hint, override_text, without_repeats
 from drl_cli.runs.text_table import NONE, number, steps, table
 from drl_cli.settings.algorithm import algorithm_options
 from drl_cli.settings.build import as_typed, is_free, keys_of

@@ -10,6 +10,8 @@ from typing import Any
 from drl_cli.config.config import DESCRIBING
 from drl_cli.run_folder.saved_run import Run
 from drl_cli.settings.build import as_typed, is_within
+from drl_cli.settings.fill import INSERTS, RANDOM
+from drl_cli.settings.first_try import SHORT_RUN, WITH_TUNED
 from drl_cli.utils import hydra_grammar
 from drl_cli.utils.run_clock import Unit
 from drl_cli.utils.spelling import did_you_mean, synonyms
@@ -34,6 +36,15 @@ OF_DATASET = ("data.share", "data.download", "data.reference")
 
 CHOSEN = ("trainer.threads", "device")
 """Keys whose `auto` becomes a value that depends on the machine. They are compared if the user typed them."""
+
+SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
+"""Keys from which other values follow. Lists of runs show them in columns."""
+FILLED = {
+    *("worker.num", "worker.max_num", "worker.proxies", "trainer.threads"),
+    *("replay.capacity", "replay.max_staleness", "data.reference"),
+    *(*WITH_TUNED, *SHORT_RUN, INSERTS, RANDOM),
+}
+"""Keys whose values drl-cli may choose for the machine, the run or the dataset."""
 
 
 def key_hint(word: str, keys: Collection[str], more: Iterable[str] = ()) -> str:
@@ -140,6 +151,28 @@ def named_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         by_module[config.get(name)].append(config)
     own = {name, *(key for found in by_module.values() for key in differing_keys(found))}
     return [key for key in keys if name not in keys or not is_within(key, ("reward",)) or key in own]
+
+
+def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the values in which each run differs from the others, by key.
+
+    These are the values that the user typed, and those in which runs with equal SHOWN keys differ. Of the FILLED keys,
+    only those count that were typed for a run.
+    """
+    typed = [typed_keys(run) - {*SHORT, "mode"} | {SHORT["reward"]} for run in runs]
+    filled = FILLED.difference(*typed)
+    configs = [compared(run) for run in runs]
+    names = [tuple(str(config.get(key)) for key in SHOWN) for config in configs]
+    alike = defaultdict[tuple[str, ...], list[dict[str, Any]]](list)
+    for name, config in zip(names, configs, strict=True):
+        alike[name].append(config)
+    varied = {name: {*differing_keys(members)} - filled for name, members in alike.items()}
+    keys = [key for key in named_keys(configs) if key not in SHOWN]
+    found = []
+    for words, name, config in zip(typed, names, configs, strict=True):
+        own = [key for key in keys if key in config and (key in varied[name] or is_within(key, tuple(words)))]
+        found.append({key: config[key] for key in own})
+    return found
 
 
 def without_repeats(runs: Sequence[Run]) -> list[Run]:

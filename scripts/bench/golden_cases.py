@@ -14,13 +14,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.config.config import Config
 from drl_cli.envs.make import read_spec
-from drl_cli.runs.implied import values_set_by
 from drl_cli.runtime.trial_update import single_trainer
 from drl_cli.settings.algorithm import algorithm_of
 from drl_cli.settings.compose import compose
-from drl_cli.settings.conf import option_text, options
+from drl_cli.settings.conf import LOADER, bases, option_text, options
 from drl_cli.settings.first_try import with_tuned
-from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack
+from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack, flatten
 
 TABLE = Path(__file__).with_name("learn.yaml")
 FIXED = ("mode=single", "seed=1", "device=cpu", "trainer.threads=1", "trainer.products=torch")
@@ -110,6 +109,20 @@ def as_tuned(typed: Sequence[str]) -> list[str]:
     values = values_set_by("algo", name)
     tuned = with_tuned({"algo": {"name": algorithm_of(name)}})
     return [f"{key}={value}" for key, value in tuned.items() if values.get(key, 0) is None]
+
+
+def values_set_by(group: str, option: str) -> dict[str, Any]:
+    """Return the values that `group=option` sets in all groups, by dotted key."""
+    text = option_text(group, option) or ""
+    node = yaml.load(text, LOADER) or {}
+    values: dict[str, Any] = {}
+    for base in bases(node):
+        values |= values_set_by(group, base)
+    for entry in (entry for entry in node.get("defaults", ()) if isinstance(entry, dict)):
+        for other, name in entry.items():
+            values |= values_set_by(str(other).split()[-1].lstrip("/"), str(name))
+    own = {key: value for key, value in node.items() if key != "defaults"}
+    return values | flatten(own if "# @package _global_" in text else {group: own})
 
 
 def hidden(config: Config) -> dict[str, Any]:

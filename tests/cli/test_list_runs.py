@@ -23,9 +23,9 @@ def outputs(tmp_path, monkeypatch):
     done = [(10, 1.0, 5.0), (20, 2.0, 4.0)]
     make_run(root, "20260101-s0", done, summary={"env_steps": 1200, "wall_s": 30.0})
     make_run(root, "20260102-s1", [(10, 1.0, 7.0)], seed=1, summary={"env_steps": 900, "wall_s": 60.0})
-    make_run(root, "20260103-s0", [(10, 1.0, -3.0)], algo__lr=0.5, summary={"env_steps": 10})
+    make_run(root, "20260103-s0", [(10, 1.0, -3.0)], command=["algo.lr=0.5"], algo__lr=0.5, summary={"env_steps": 10})
     make_run(root, "20260104-s0", [(10, 1.0, 9.5)], status="running", algo__name="ppo")
-    make_run(root, "20260105-s0", status="failed", env__name="Lander", env__kwargs={"g": 5})
+    make_run(root, "20260105-s0", status="failed", command=["env.kwargs.g=5"], env__name="Lander", env__kwargs={"g": 5})
     return root
 
 
@@ -44,7 +44,7 @@ def test_newest_first_with_all_columns(outputs, listed):
     assert values[4][1:] == ["Pole", "dqn", "single", "done", "1,200", "30", "5.0", "4.0", "algo.lr=0.001"]
     assert values[3][5:9] == ["900", "60", "7.0", "7.0"]
     assert values[1][1:5] == ["Pole", "ppo", "single", "killed"]
-    assert values[0][4:] == ["failed", "0", "0", "-", "-", "env.kwargs.g=5", "algo.lr=0.001"]
+    assert values[0][4:] == ["failed", "0", "0", "-", "-", "env.kwargs.g=5"]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_values_that_nobody_typed_are_no_difference(tmp_path, listed, composed_r
         record = next(tmp_path.glob(f"*/*/2026010{day}-s0/run.json"))
         record.write_text(json.dumps({"command": ["drl-train", *(each[:-1] if day == 1 else each[:-2])]}))
     _, *rows = [re.split(r"\s{2,}", line) for line in listed("runs", f"output_dir={tmp_path}")]
-    assert [row[-1] for row in rows] == ["orchestrator.min_inserts=255", "-", "orchestrator.min_inserts=128"]
+    assert [row[-1] for row in rows] == [f"orchestrator.min_inserts={num}" for num in (255, 128, 128)]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@ import pytest
 from run_folders import make_run
 
 from drl_cli.run_folder.saved_run import Run
-from drl_cli.runs.groups import grouped, key_hint, pooled_keys, unshown_keys, without_repeats
-from drl_cli.runs.implied import differences, implied
+from drl_cli.runs.groups import differences, grouped, key_hint, pooled_keys, unshown_keys, without_repeats
 
 LANDER = {"env__name": "Lander"}
 
@@ -168,8 +167,3 @@ def test_the_last_part_of_a_key_is_a_hint_and_a_reward_module_is_the_last_choice
     assert key_hint("lr", ["reward.lr", "teacher.lr"]) == " Did you mean teacher.lr?"
     assert key_hint("sed", keys, ["sort"]) == " Did you mean seed?"
     assert (key_hint("srot", keys, ["sort"]), key_hint("n_epochs", keys)) == (" Did you mean sort?", "")
-
-
-def test_the_values_of_a_tuned_set_follow_from_algorithm_and_environment():
-    (values,) = implied("munchausen_iqn", "CartPole-v1", "single")  # the set of IQN, which builds on that of DQN
-    assert (values["algo.policy_quantiles"], values["algo.n_step"]) == (8, 3)

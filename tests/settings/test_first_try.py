@@ -11,7 +11,6 @@ from graphs import make_config
 from drl_cli.config.exploration import exponents
 from drl_cli.data.open import time_limit
 from drl_cli.envs.trees import space_to_json
-from drl_cli.runs.implied import follows
 from drl_cli.settings import first_try
 from drl_cli.settings.build import to_yaml_keys
 from drl_cli.settings.compose import mapping
@@ -410,17 +409,6 @@ def test_the_line_names_what_was_chosen():
     assert on_policy == "no tuned values: discount 0.995, vector observations and rewards normalised"
     short = first_try_line(mapping([*UNTUNED[:1], "algo=ppo", "total_env_steps=5000"]), ())
     assert short == "no tuned values: discount 0.995, rollouts of 512 steps, vector observations and rewards normalised"
-
-
-@pytest.mark.parametrize("length", [5000, 100_000, 1_000_000])
-def test_lists_of_runs_leave_out_what_was_chosen(length):
-    """follows() is what drl-list and drl-compare ask before they show a value."""
-    config = flatten(to_yaml_keys(make_config(*UNTUNED, f"total_env_steps={length}")))
-    assert all(follows(key, config) for key in WITH_TUNED if key not in (EPSILON, BATCH))
-    config = flatten(to_yaml_keys(make_config("env=MountainCar-v0", "algo=dqn", f"total_env_steps={length}")))
-    config["algo.preset"] = "dqn"
-    assert follows(EPSILON, config)
-    assert not follows(EPSILON, {**config, EPSILON: 777})
 
 
 def test_no_environment_is_tried_if_nothing_follows_from_it(monkeypatch):
