@@ -34,13 +34,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drl_cli.config.rows import stackings_of
-
 sys.path.insert(0, str(Path(__file__).parent))
 from golden_cases import algorithms, commands, config_of, spec_of
 
 from drl_cli.config.config import Config
 from drl_cli.config.exploration import worker_values
+from drl_cli.config.rows import stackings_of
 from drl_cli.runtime.factories import make_replay, make_trainer
 from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.roles.normalization import make_policy

@@ -283,7 +283,7 @@ def test_the_command_of_each_row_has_the_config_of_the_row(composed):
         typed = [*words, *mode, f"{total}={budget}"], learn.overrides(table["rows"][name], table["common"])
         needs_hydra = "-v5" in words[0] or "data=" in " ".join(words)  # which make_config does not take
         compose = composed if needs_hydra else make_config
-        config, expected = (compose(*for_hydra(each)) for each in typed)
+        config, expected = (compose(*for_hydra(read_command(each).overrides)) for each in typed)
         assert config == expected, name
 
 
