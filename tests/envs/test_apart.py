@@ -11,7 +11,7 @@ import psutil
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from drl_cli.envs.apart import ProcessEnded, apart, is_shipped, spec_apart, ticks, trial_apart, try_apart
+from drl_cli.envs.apart import ProcessEnded, apart, is_shipped, spec_apart, trial_apart, try_apart
 from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.errors import TERMINATED
 
@@ -22,10 +22,9 @@ class Apart(gymnasium.Env):
     """`at` names the call that runs `act`."""
 
     observation_space, action_space = Box(-1, 1, (2,), np.float32), Discrete(2)
-    act = staticmethod(lambda: None)
 
-    def __init__(self, at="nothing"):
-        self.at = at
+    def __init__(self, at="nothing", act=lambda: None):
+        self.at, self.act = at, act
         self.run("init")
 
     def run(self, at):
@@ -47,25 +46,23 @@ class Apart(gymnasium.Env):
 gymnasium.register("TestApart-v0", Apart)
 
 
-def config(at="nothing", id="TestApart-v0", **changes):
-    return replace(EnvConfig("test", id, {"at": at}, None, 1.0, "none", False, False), **changes)
+def config(at="nothing", act=lambda: None, id="TestApart-v0"):
+    return EnvConfig("test", id, {"at": at, "act": act}, None, 1.0, "none", False, False)
 
 
-def attempt(at, timeout_s=60.0):
-    spec = spec_apart(config(), True, timeout_s)
-    assert spec == spec_apart(config(at), True, timeout_s)
-    return try_apart(config(at), spec, num=2, seconds=60.0, timeout_s=timeout_s)
-
-
-def test_the_pace_of_an_environment(monkeypatch):
+def attempt(at, act=lambda: None):
     spec = spec_apart(config(), True, 60.0)
-    monkeypatch.setattr(Apart, "act", staticmethod(lambda: time.sleep(0.1)))
-    seen = trial_apart(config("step"), spec, 60.0)
+    assert spec == spec_apart(config(at, act), True, 60.0)
+    return try_apart(config(at, act), spec, num=2, seconds=60.0, timeout_s=60.0)
+
+
+def test_the_pace_of_an_environment():
+    spec = spec_apart(config(), True, 60.0)
+    seen = trial_apart(config("step", lambda: time.sleep(0.1)), spec, 60.0)
     assert 0 < seen.steps_per_s <= 10  # a step takes 0.1 s
     assert not seen.is_unusual
-    monkeypatch.setattr(Apart, "act", staticmethod(os.abort))
     with pytest.raises(ProcessEnded):
-        trial_apart(config("step"), spec, 60.0)
+        trial_apart(config("step", os.abort), spec, 60.0)
 
 
 def test_a_good_environment_gives_its_spec_and_no_warnings():
@@ -73,58 +70,53 @@ def test_a_good_environment_gives_its_spec_and_no_warnings():
 
 
 @pytest.mark.parametrize(("at", "name"), [("init", "its constructor"), ("reset", "reset"), ("close", "close")])
-def test_the_message_names_the_call_and_the_line(monkeypatch, at, name):
-    monkeypatch.setattr(Apart, "act", staticmethod(lambda: os.abort()))
+def test_the_message_names_the_call_and_the_line(at, name):
     with pytest.raises(
         ProcessEnded, match=rf"^{name} ended the process by SIGABRT \(Aborted\) \(.*test_apart.py:\d+\)$"
     ):
-        attempt(at)
+        attempt(at, lambda: os.abort())
 
 
-def test_the_message_of_a_step_names_the_step(monkeypatch):
+def test_the_message_of_a_step_names_the_step():
     steps = iter(range(100))
-    monkeypatch.setattr(Apart, "act", staticmethod(lambda: next(steps) == 5 and os._exit(7)))
     line = "step ended the process with exit code 7, at step 3 of a trial with random actions"  # 2 environments
     with pytest.raises(ProcessEnded, match=f"^{line}$"):
-        attempt("step")
+        attempt("step", lambda: next(steps) == 5 and os._exit(7))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGFPE])
-def test_a_signal_handler_of_this_process_is_not_called_in_the_child(monkeypatch, number):
-    monkeypatch.setattr(Apart, "act", staticmethod(lambda: os.kill(os.getpid(), number)))
+def test_a_signal_handler_of_this_process_is_not_called_in_the_child(number):
     handler = signal.signal(number, lambda *_: sys.exit(TERMINATED))
     try:
         with pytest.raises(ProcessEnded, match=f"ended the process by {number.name}"):
-            attempt("init")
+            attempt("init", lambda: os.kill(os.getpid(), number))
     finally:
         signal.signal(number, handler)
 
 
-def test_a_call_that_raises_is_repeated_here_with_its_traceback(monkeypatch):
+def test_a_call_that_raises_is_repeated_here_with_its_traceback():
     def act():
         places.append(os.getpid())
         raise RuntimeError("broken")
 
     places = []
-    monkeypatch.setattr(Apart, "act", staticmethod(act))
     with pytest.raises(RuntimeError, match="broken"):
-        spec_apart(config("init"), True, 60.0)
+        spec_apart(config("init", act), True, 60.0)
     assert places == [os.getpid()]
     with pytest.raises(EnvFault, match="step raised RuntimeError: broken") as caught:
-        attempt("step")
+        attempt("step", act)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 @pytest.mark.parametrize(
     ("raised", "expected"), [(SystemExit(3), EnvFault), (KeyboardInterrupt(TERMINATED), KeyboardInterrupt)]
 )
-def test_a_constructor_may_not_leave_but_sigterm_may(monkeypatch, raised, expected):
+def test_a_constructor_may_not_leave_but_sigterm_may(raised, expected):
     def leave():
         raise raised
 
-    monkeypatch.setattr(Apart, "act", staticmethod(leave))
     with pytest.raises(expected, match=str(raised)):
-        spec_apart(config("init"), True, 60.0)
+        spec_apart(config("init", leave), True, 60.0)
 
 
 def test_a_hang_ends_at_the_timeout_and_a_slow_trial_does_not():
@@ -133,18 +125,6 @@ def test_a_hang_ends_at_the_timeout_and_a_slow_trial_does_not():
         ProcessEnded, match=r"^step hung for more than 0.2 s \(worker.step_timeout_s\) \(.*test_apart.py"
     ):
         apart(config(), 0.2, lambda tick: (tick("step"), time.sleep(60)))
-
-
-def test_the_timer_of_a_call_is_set_again_after_an_eighth_of_the_timeout(monkeypatch, tmp_path):
-    moments, limits = iter([10.0, 10.5, 11.1, 11.2]), []
-    monkeypatch.setattr("drl_cli.envs.apart.time.monotonic", lambda: next(moments))
-    monkeypatch.setattr("faulthandler.dump_traceback_later", lambda limit, **options: limits.append(limit))
-    with (tmp_path / "notes").open("w+b") as notes:
-        tick = ticks(notes.fileno(), 8.0)
-        for name in ("its constructor", "reset", "step", "step, at step 2"):
-            tick(name)
-        assert notes.read().decode().rstrip() == "step, at step 2"
-    assert limits == [9.0, 9.0]
 
 
 def is_alive(pid):
@@ -159,16 +139,15 @@ def children():
     return {child.pid for child in psutil.Process().children()}
 
 
-def test_nothing_is_left_of_the_child(monkeypatch, tmp_path):
+def test_nothing_is_left_of_the_child(tmp_path):
     def act():
         process = subprocess.Popen(["sleep", "600"])
         (tmp_path / "pid").write_text(str(process.pid))
         os.abort()
 
-    monkeypatch.setattr(Apart, "act", staticmethod(act))
     files, before = len(os.listdir("/proc/self/fd")), children()
     with pytest.raises(ProcessEnded):
-        attempt("init")
+        attempt("init", act)
     ends, pid = time.monotonic() + 5.0, int((tmp_path / "pid").read_text())
     while is_alive(pid):
         assert time.monotonic() < ends

@@ -13,11 +13,7 @@ from drl_cli.envs.atari import area_resize
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.replay.builders import NStepBuilder
-from drl_cli.replay.config import UniformConfig
-from drl_cli.replay.frame_table import FrameTable, reference_schema
-from drl_cli.replay.frames import FrameBuilder, make_codec, make_stackings
-from drl_cli.types import FrameStack, transition_schema
+from drl_cli.types import FrameStack
 
 SHAPES = [(210, 160), (250, 160), (214, 160), (230, 160)]
 
@@ -48,16 +44,6 @@ def test_ties_round_as_in_opencv():
     image = (np.random.default_rng(0).integers(13, size=(210, 160)) * 20).astype(np.uint8)
     small = area_resize((210, 160), 84)(image)
     assert hashlib.sha256(small.tobytes()).hexdigest()[:16] == "fe32752a810bed19"
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_opencvs_bytes(shape):
-    cv2 = pytest.importorskip("cv2", reason="compares with OpenCV:  pip install opencv-python-headless")
-    rng, resize = np.random.default_rng(0), area_resize(shape, 84)
-    for step in (1, 2, 5, 25, 40, 51):
-        for _ in range(3):
-            image = (rng.integers(255 // step + 1, size=shape) * step).astype(np.uint8)
-            np.testing.assert_array_equal(resize(image), cv2.resize(image, (84, 84), interpolation=cv2.INTER_AREA))
 
 
 ale_py = pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
@@ -213,20 +199,3 @@ def test_frame_stack_of_a_game_that_begins_black():
 @pytest.mark.parametrize("kwargs", [{"episodic_life": False}, {"protocol": "machado"}])
 def test_no_life_lost_without_episodic_life(kwargs):
     assert not any(info for *_, info in walk(make(**kwargs), 400))
-
-
-@pytest.mark.slow
-def test_replay_keeps_each_frame_once():
-    made, codec, rng = config("Pong"), make_codec("none"), np.random.default_rng(0)
-    spec = read_spec(made)
-    stackings, schema = make_stackings(spec), reference_schema(transition_schema(spec), make_stackings(spec))
-    builder = FrameBuilder(NStepBuilder(3, 0.99), stackings, codec, 0, 0, 2)
-    table = FrameTable(UniformConfig("uniform", 500, 1, "oldest", "none").make_table(schema, rng, 0), stackings, codec)
-    envs = EnvBatch(made, spec, [0, 1])
-    for _ in range(100):
-        obs, action = envs.obs.copy(), rng.integers(6, size=2)
-        builder.append({"obs": obs, "action": action, **vars(envs.step(action))})
-    rows = builder.take()
-    table.insert(rows, np.zeros(len(rows["reward"]), np.int64))
-    kept = {id(frame) for name in table.images for frame in table.store.columns[name][: len(table)].flat}
-    assert len(table) < len(kept) < len(table) + 40
