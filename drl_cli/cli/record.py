@@ -26,7 +26,7 @@ from drl_cli.utils.shown import print, relative_path, score_text
 from drl_cli.version import __version__
 
 if TYPE_CHECKING:  # slow to import
-    from drl_cli.data.episode import Episode, Written
+    from drl_cli.data.draft import Episode, Written
     from drl_cli.data.write import Header
 
 DEFAULT_EPISODES = 100

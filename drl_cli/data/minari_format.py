@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections import OrderedDict
+from collections import ChainMap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +22,6 @@ from drl_cli.utils.spelling import did_you_mean
 
 KEPT_BYTES = 1 << 28
 """A recording is kept in memory up to this size. The episodes beyond it are read again when they are asked for."""
-RECENT_BYTES = 1 << 26
-"""Of the other episodes, those that were read last stay in memory up to this size."""
 DAMAGE = (KeyError, ValueError, IndexError, TypeError, AttributeError, AssertionError)
 """Errors of Minari and its libraries for files with other contents than they expect."""
 
@@ -111,7 +109,7 @@ class MinariRecording(Recording):
     def _load(self) -> None:
         """Read all episodes. Keep the first ones up to `KEPT_BYTES`."""
         self._kept: dict[int, Arrays] = {}
-        self._recent: OrderedDict[int, Arrays] = OrderedDict()
+        self._last: tuple[int, Arrays] = -1, ({}, {})  # the next part often begins within it
         flags: list[list[Array]] = [[np.zeros(0)], [np.zeros(0, np.bool_)], [np.zeros(0, np.bool_)]]
         size = checksum = 0
         for i, found in enumerate(self._storage.get_episodes(range(self._num))):
@@ -159,16 +157,17 @@ class MinariRecording(Recording):
         return Steps(*joined)
 
     def _episodes(self, wanted: range) -> Iterator[tuple[int, Arrays]]:
-        known = {i: found for i in wanted if (found := self._kept.get(i) or self._recent.get(i)) is not None}
+        known = ChainMap(self._kept, dict([self._last]))
         missing = [i for i in wanted if i not in known]
         loaded = iter(self._storage.get_episodes(missing) if missing else ())
         for i in wanted:
-            if i not in known:
+            if i in known:
+                episode = known[i]
+            else:
                 arrays = next(loaded)
-                self._recent[i] = self._episode(i, arrays, len(arrays["rewards"]))
-            yield i, known.get(i) or self._recent[i]
-            while len(self._recent) > 1 and sum(map(_nbytes, self._recent.values())) > RECENT_BYTES:
-                self._recent.popitem(last=False)
+                episode = self._episode(i, arrays, len(arrays["rewards"]))
+            self._last = i, episode
+            yield i, episode
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from drl_cli.data.dataset import DatasetError
-from drl_cli.data.draft import Draft, DraftWriter, draft_path
-from drl_cli.data.episode import Episode, Written
+from drl_cli.data.draft import Draft, DraftWriter, Episode, Written, draft_path
 from drl_cli.data.find import MINARI, datasets_root
 from drl_cli.data.minari_format import storage_class
 from drl_cli.envs.trees import space_to_json, tree_of
@@ -138,8 +137,7 @@ def _write_npz(path: Path, draft: Draft) -> None:
                 descr = npy.dtype_to_descr(column.dtype)
                 header = {"descr": descr, "fortran_order": False, "shape": column.shape}
                 npy.write_array_header_1_0(member, header)
-                for piece in column.pieces():
-                    member.write(piece.data)
+                member.write(column.data)
         with archive.open("metadata.npy", "w") as member:
             npy.write_array(member, np.array(draft.text("metadata")), allow_pickle=False)
 

@@ -13,7 +13,7 @@ from drl_cli.algos.torch_policy import random_actions
 from drl_cli.config.config import Config
 from drl_cli.config.rows import stackings_of
 from drl_cli.data.dataset import Dataset, reference_problem
-from drl_cli.data.episode import Episode, Written
+from drl_cli.data.draft import Episode, Written
 from drl_cli.data.write import Header
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.trained import acting

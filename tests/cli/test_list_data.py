@@ -6,7 +6,7 @@ import pytest
 from recorded_envs import SPACES, episodes, header
 
 from drl_cli.data.dataset import DatasetError
-from drl_cli.data.episode import Episode
+from drl_cli.data.draft import Episode
 from drl_cli.data.write import Header, write
 
 STEPS = 40

@@ -9,7 +9,7 @@ from recorded_envs import SPACES, env_config, episodes, header
 
 from drl_cli.data import minari_format
 from drl_cli.data.dataset import DatasetError
-from drl_cli.data.episode import Episode
+from drl_cli.data.draft import Episode
 from drl_cli.data.open import open_dataset, open_recording
 from drl_cli.data.write import Header
 from drl_cli.data.write import write as write_played
@@ -98,34 +98,24 @@ def test_reads_what_minaris_collector_wrote(collect, format, kind):
     assert ours.facts.truncations == sum(e.truncations.sum() for e in theirs.iterate_episodes())
 
 
-@pytest.mark.parametrize("recent", [0, 60_000, 1 << 26])
-def test_any_part_can_be_read_without_the_kept_episodes(collect, monkeypatch, recent):
+@pytest.mark.parametrize("kept", [0, 60_000])  # none, or about two episodes
+def test_any_part_can_be_read_and_an_episode_that_was_just_read_is_not_read_again(collect, monkeypatch, kept):
+    storage = minari.dataset._storages.hdf5_storage.HDF5Storage
+    asked, true = [], storage.get_episodes
+    monkeypatch.setattr(storage, "get_episodes", lambda self, them: asked.extend(them) or true(self, them))
+    monkeypatch.setattr(minari_format, "KEPT_BYTES", kept)
     collect("dict")
-    monkeypatch.setattr(minari_format, "RECENT_BYTES", recent)
-    monkeypatch.setattr(minari_format, "KEPT_BYTES", 60_000)  # about two episodes
     dataset = open_dataset("minari:test/sampler-v0")
-    assert 0 < len(dataset._recording._kept) < dataset.facts.episodes
-    rows = dataset.read(0, dataset.facts.steps)
-    for first in range(0, dataset.facts.steps, 3):
-        for last in (first, first + 1, first + 7, dataset.facts.steps):
-            part = dataset.read(first, min(last, dataset.facts.steps))
+    rows, steps, num = dataset.read(0, dataset.facts.steps), dataset.facts.steps, dataset.facts.episodes
+    for first in range(0, steps, 3):
+        for last in (first, first + 1, first + 7, steps):
+            part = dataset.read(first, min(last, steps))
             for name in rows:
                 np.testing.assert_array_equal(part[name], rows[name][first:last])
-    kept = dataset._recording._recent.values()
-    assert len(kept) <= 1 or sum(part.nbytes for parts in kept for each in parts for part in each.values()) <= recent
-
-
-def test_an_episode_that_was_just_read_is_not_read_again(collect, monkeypatch):
-    collect("box")
-    monkeypatch.setattr(minari_format, "KEPT_BYTES", 0)
-    dataset = open_dataset("minari:test/sampler-v0")
-    storage, asked = dataset._recording._storage, []
-    true = storage.get_episodes
-    monkeypatch.setattr(storage, "get_episodes", lambda numbers: asked.extend(numbers) or true(numbers))
-    dataset._recording._recent.clear()
-    for first in range(dataset.facts.steps):
+    asked.clear()
+    for first in range(steps):
         dataset.read(first, first + 1)
-    assert asked == [*range(dataset.facts.episodes)]
+    assert asked == [*range(2 if kept else 0, num)]
 
 
 def write(path, header, episodes, format="hdf5"):

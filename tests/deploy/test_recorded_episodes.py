@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from recorded_envs import SPACES, env_config
 
-from drl_cli.data.episode import Episode, Written
+from drl_cli.data.draft import Episode, Written
 from drl_cli.deploy import recording
 from drl_cli.deploy.recording import Recorder, cut, episode_ends, random_policy, whole_episodes
 from drl_cli.envs.make import read_spec

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from drl_cli.data.episode import Episode
+from drl_cli.data.draft import Episode
 from drl_cli.data.write import Header
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.trees import parts_of
