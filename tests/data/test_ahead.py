@@ -47,10 +47,6 @@ def test_begin_returns_at_once_and_take_returns_what_the_thread_has_read(source,
     assert source.parts == [(2, 5)]
 
 
-def test_a_part_that_was_not_begun_is_read_by_its_caller(source, ahead):
-    assert ahead.take(0, 3) == range(3)
-
-
 def test_another_part_than_the_begun_one_is_read_after_the_begun_one_has_ended(source, ahead):
     ahead.begin(0, 3)
     threading.Timer(0.1, source.go.set).start()

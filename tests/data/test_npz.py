@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 from recorded_envs import env_config
 
-from drl_cli.data.columns import DataColumns, data_schema
+from drl_cli.data.columns import DataColumns
 from drl_cli.data.dataset import BestEpisodes, DatasetError, JoinedDataset
 from drl_cli.data.find import data_folder, dataset_of_run, datasets_in
 from drl_cli.data.open import RecordedDataset, open_dataset, open_recording
 from drl_cli.data.recording import Npz
 from drl_cli.data.write import find_output
 from drl_cli.envs.recorded import StepMap
-from drl_cli.types import ActionSpec
 
 
 def arrays(steps=10, **changes):
@@ -346,12 +345,6 @@ def test_returns_end_with_the_episode(dataset):
     assert clipped.dtype == np.float32
 
 
-def test_no_columns_without_a_name(dataset):
-    assert columns(dataset).read(0, 10) == {}
-    action = ActionSpec("box", 2, "Box(2,)")
-    assert list(data_schema(("mc_return", "next_action"), action)) == ["mc_return", "next_action"]
-
-
 @pytest.mark.parametrize(("share", "steps"), [(0.1, [4, 5, 6, 7]), (0.5, [4, 5, 6, 7, 8, 9]), (1.0, list(range(10)))])
 def test_the_best_episodes_have_the_largest_returns(dataset, share, steps):
     """The returns are 6, 22 and 17."""
@@ -370,13 +363,6 @@ def test_episodes_that_are_not_neighbours_are_joined(tmp_path):
     rewards = np.asarray([9, 9, 9, 9, 0, 0, 0, 0, 9, 9], np.float32)
     best = BestEpisodes(open_dataset(saved(tmp_path / "a.npz", **arrays(rewards=rewards))), 0.6)
     assert (best.ends.tolist(), best.read(0, 6)["reward"].tolist()) == ([4, 6], [9] * 6)
-
-
-def test_an_episode_of_one_step_between_others_is_left_out(tmp_path):
-    ends = np.isin(np.arange(10), (3, 4))
-    rewards = np.asarray([9, 9, 9, 9, 0, 9, 9, 9, 9, 9], np.float32)
-    best = BestEpisodes(open_dataset(saved(tmp_path / "a.npz", **arrays(rewards=rewards, terminations=ends))), 0.75)
-    assert (best.ends.tolist(), best.read(0, 9)["reward"].tolist()) == ([4, 7, 9], [9] * 9)
 
 
 def test_pieces_of_episodes_are_the_last_of_the_best(tmp_path):

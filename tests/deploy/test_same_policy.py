@@ -72,6 +72,7 @@ def case(request, tmp_path_factory):
     trained = make_policy(tmp_path, *CASES[request.param])
     spec = {"format": "numpy", "file": FILES["numpy"], **_about(trained), **trained.signature}
     write_json(tmp_path / "spec.json", spec | _write_numpy(trained, "numpy", tmp_path))
+    json.loads((tmp_path / "spec.json").read_text(), parse_constant=pytest.fail)  # NaN and Infinity are no json
     in_numpy, in_torch = Policy(tmp_path), Policy(tmp_path)
     graph = make_graph(trained)
 

@@ -10,7 +10,7 @@ from drl_cli.envs.actions import ActionMap, action_spec
 from drl_cli.envs.config import EnvError, EnvFault
 from drl_cli.envs.observations import ObsMap, obs_spec
 from drl_cli.envs.recorded import StepMap, inferred_space
-from drl_cli.envs.trees import parts_of, space_from_json, space_to_json, tree_of
+from drl_cli.envs.trees import parts_of, space_from_json, space_to_json
 from drl_cli.types import EnvSpec, leaves
 
 INF = np.inf
@@ -159,16 +159,6 @@ def test_texts_without_a_space(text):
 def test_a_space_that_cant_be_recorded():
     with pytest.raises(EnvError, match="can't be recorded"):
         space_to_json(Dict(a=Text(5)))
-
-
-def test_parts_and_trees():
-    space = OBSERVATIONS[7]
-    value = space.sample()
-    parts = parts_of(value)
-    assert parts.keys() == {"arm.0", "arm.1", "eye"}
-    tree = tree_of(space, parts)
-    assert (type(tree["arm"]), tree["arm"][1]) == (tuple, value["arm"][1])
-    assert parts_of(np.ones(3)).keys() == {""}
 
 
 def bounds(values):

@@ -1,16 +1,12 @@
-import json
-
 import gymnasium
 import numpy as np
 import pytest
-from graphs import make_config
 from gymnasium import spaces
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Text, Tuple
 
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import Env, read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.envs.units import Units
 from drl_cli.types import ActionSpec, Column, FrameStack, flat_columns, leaves, map_parts, random_obs, tree
 
 PLANE = Box(-1.0, 1.0, (1,), np.float32)
@@ -262,61 +258,3 @@ def test_flat_columns_and_tree_are_inverse():
     plain = random_obs(Column((2, 2), "uint8"), 5, np.random.default_rng(0))
     assert tree(flat_columns("obs", plain), "obs") is plain
     assert plain.shape == (5, 2, 2)
-
-
-def units(*overrides):
-    config = make_config(*overrides)
-    return Units(config.env, read_spec(config.env))
-
-
-def refuse(constant):
-    pytest.fail(f"{constant} is no json")
-
-
-def test_a_tree_of_every_kind():
-    signature = units(
-        "env=everything:Everything-v0", "+env.kwargs.masked=true", "+env.kwargs.discrete=true"
-    ).signature()
-    signature = json.loads(json.dumps(signature), parse_constant=refuse)
-    inputs = {part["name"]: part for part in signature["inputs"]}
-    names = [*(f"obs.{name}" for name in ("camera", "inner.0", "inner.1", "inner.2", "none", "who")), "action_mask"]
-    assert list(inputs) == names
-    assert inputs["obs.inner.0"] | {"path": ["inner", 0], "start": -2, "choices": [4]} == inputs["obs.inner.0"]
-    assert inputs["obs.inner.1"]["start"] == [0, 5]
-    assert (inputs["obs.who"]["low"], inputs["obs.who"]["high"]) == (None, [1.0, None])
-    assert [inputs[name]["dtype"] for name in inputs] == [
-        "uint8",
-        "int64",
-        "int64",
-        "bool",
-        "float32",
-        "float32",
-        "bool",
-    ]
-    assert inputs["action_mask"] | {"path": [], "shape": [13]} == inputs["action_mask"]
-    assert [part["name"] for part in signature["outputs"]] == ["action.move", "action.turn.0", "action.turn.1"]
-    assert signature["actions"] == {"move": None, "turn": [None, None]}
-
-
-def test_boxes_without_bounds():
-    signature = json.loads(json.dumps(units("env=everything:Unbounded-v0").signature()), parse_constant=refuse)
-    (action,) = signature["outputs"]
-    assert (action["low"], action["high"], action["dtype"]) == (
-        [None, pytest.approx(-0.1), -1],
-        [None, None, 2],
-        "float64",
-    )
-    (obs,) = signature["inputs"]
-    assert (obs["low"], obs["high"]) == (-1, 1)
-
-
-def test_batches_equal_those_of_vector_environments():
-    found = units("env=everything:Everything-v0")
-    env = gymnasium.make_vec("everything:Everything-v0", 3, vectorization_mode="sync")
-    env.reset(seed=0)
-    rows = [found.observations.sample() for _ in range(3)]
-    assert env.observation_space.contains(found.joined(rows))
-    actions = env.action_space.sample()
-    for one, action in enumerate(found.apart(actions, 3)):
-        assert np.array_equal(action["turn"][1], actions["turn"][1][one])
-        assert found.actions.contains(action)

@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Discrete
 
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault
 from drl_cli.envs.make import build, read_spec
-from drl_cli.envs.probes import Frames, stamp
+from drl_cli.envs.probes import Frames
 from drl_cli.envs.probes.one_step import BitFlip
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.types import Column, FrameStack
@@ -321,21 +321,3 @@ def test_stack_of_gymnasiums_wrapper():
 
     gymnasium.register("TestStacked-v0", make)
     assert spec("TestStacked-v0").frame_stacks == {"": FrameStack(0, 4)}
-
-
-def test_frames_differ_and_depend_on_the_seed():
-    runs = []
-    for seed in (3, 3, 4):
-        env, frames = Frames(), []
-        obs, _ = env.reset(seed=seed)
-        assert (obs == obs[..., :1]).all()
-        for _ in range(200):
-            frames.append(obs[..., -1].copy())
-            obs, _, terminated, truncated, _ = env.step(0)
-            assert obs.shape == (84, 84, 4)
-            if terminated or truncated:
-                obs, _ = env.reset()
-        runs.append(np.stack(frames))
-    np.testing.assert_array_equal(runs[0], runs[1])
-    assert len({frame.tobytes() for run in (runs[0], runs[2]) for frame in run}) == 400
-    assert stamp(runs[0])[:2].tolist() == [[3, 0, 0], [3, 0, 1]]

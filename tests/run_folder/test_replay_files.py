@@ -2,6 +2,7 @@ import errno
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from replays import CONFIGS, Source, make
 
@@ -72,9 +73,6 @@ def test_an_empty_share_has_no_rows(save, tmp_path):
     assert refilled("uniform", 3, tmp_path, states, manifest) == [[], [], [0]]
 
 
-EXTRA = {}
-
-
 def filled(kind="uniform", *counts):
     table, source = make(kind), Source(kind)
     for rows in counts:
@@ -82,63 +80,17 @@ def filled(kind="uniform", *counts):
     return table
 
 
-def saver(*counts, kind="uniform", chunk_bytes=128):
-    return ReplaySaver(filled(kind, *counts), 2, chunk_bytes)
-
-
-def test_the_last_part_returns_all_files_and_ends_the_save(tmp_path, monkeypatch):
-    made = saver(30)
-    monkeypatch.setattr(replay_files, "now", lambda: 0.0)
-    made.begin(tmp_path, None, EXTRA)
-    assert made.table.store.on_write is not None
-    sums = made.part()
-    assert sorted(sums) == sorted(path.name for path in tmp_path.iterdir())
-    assert file_name(2) in sums
-    assert all(name.startswith("state.replay-2") for name in sums)
-    assert made.table.store.on_write is None  # the snapshot is closed
-    with pytest.raises(ValueError, match="no save of the replay is running"):
-        made.part()
-    made.abort()
-    assert sorted(sums) == sorted(path.name for path in tmp_path.iterdir())
-
-
-def test_an_abort_removes_the_files_and_ends_the_save(tmp_path, monkeypatch):
-    made = saver(40)
-    monkeypatch.setattr(replay_files, "PART_BYTES", 1)
-    made.begin(tmp_path, None, EXTRA)
-    made.part()
-    assert list(tmp_path.iterdir())
-    (tmp_path / "state.replay-0.safetensors").touch()  # another shard's
-    made.abort()
-    assert [path.name for path in tmp_path.iterdir()] == ["state.replay-0.safetensors"]
-    assert made.table.store.on_write is None
-    made.begin(tmp_path, None, EXTRA)
-    made.part()
-    made.begin(tmp_path, None, EXTRA)  # aborts the running save
-    assert [path.name for path in tmp_path.iterdir()] == ["state.replay-0.safetensors"]
-
-
-@pytest.mark.parametrize("rows", [40, 62])
-def test_chunks_that_are_overwritten_soonest_are_written_first(tmp_path, rows):
-    made = saver(*[20] * (rows // 20), rows % 20)
-    made.begin(tmp_path, None, EXTRA)
-    chunks, step = made._save.chunks, made.chunk_rows
-    first = rows % 40 // step
-    assert step == 4
-    assert chunks == [*range(first, 10), *range(first)]
-
-
 def test_room_is_counted_for_rows_state_and_a_margin(tmp_path, monkeypatch):
-    made, free = saver(30), SimpleNamespace(bytes=10**12)
+    made, free = ReplaySaver(filled("uniform", 30), 2, 128), SimpleNamespace(bytes=10**12)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free.bytes))
-    needed = made.begin(tmp_path, None, EXTRA)
-    state = sum(array.nbytes for array in made._save.state.values())
-    assert (needed, MARGIN_BYTES) == (30 * made.table.row_nbytes + state, 64 * 2**20)
+    needed, rows = made.begin(tmp_path, None, {}), 30 * made.table.row_nbytes
+    assert needed > rows
+    assert made.begin(tmp_path, None, {"more": np.zeros(100, np.uint8)}) == needed + 100
     free.bytes = needed + MARGIN_BYTES
-    assert made.begin(tmp_path, None, EXTRA) == needed
+    assert made.begin(tmp_path, None, {}) == needed
     free.bytes -= 1
     with pytest.raises(OSError, match=r"the replay needs .* MiB and 64\.0 MiB to spare, 64\.0 MiB are free") as caught:
-        made.begin(tmp_path, None, EXTRA)
+        made.begin(tmp_path, None, {})
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 

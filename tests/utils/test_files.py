@@ -1,7 +1,6 @@
 import contextlib
 import errno
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -12,7 +11,7 @@ from drl_cli.metrics.recorders import Csv, JsonLines
 from drl_cli.metrics.status import Status
 from drl_cli.run_folder.saved_run import Run, read_json
 from drl_cli.utils import files, machine
-from drl_cli.utils.files import base_folder, open_private, remove_folder, replace_file, reserve, write_or_make_room
+from drl_cli.utils.files import base_folder, open_private, replace_file, reserve, write_or_make_room
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
@@ -68,16 +67,6 @@ def test_a_file_is_replaced_after_its_content_and_before_its_name_are_synced(tmp
     assert (path.read_bytes(), [file.name for file in tmp_path.iterdir()]) == (b"new one", ["file"])
 
 
-def test_a_removed_folder_has_a_hidden_name_first(tmp_path, monkeypatch):
-    rmtree, seen = shutil.rmtree, []
-    (tmp_path / "step").mkdir()
-    (tmp_path / ".step.old" / "left").mkdir(parents=True)  # of a killed process
-    monkeypatch.setattr(shutil, "rmtree", lambda path, **options: (seen.append(path.name), rmtree(path, **options)))
-    remove_folder(tmp_path / "step")
-    assert seen == [".step.old", ".step.old"]
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_lock_and_a_log_follow_no_link_and_change_no_content(tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("precious\n")
@@ -113,13 +102,6 @@ def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path):
         os.mkfifo(tmp_path / name)
     run = Run(tmp_path)
     assert (run.last_report, run.config, run.status, len(run.curve.returns)) == ({}, {}, "unknown", 0)
-
-
-def test_a_lock_is_seen(tmp_path):
-    with files.lock(tmp_path / "lock"):
-        assert files.is_locked(tmp_path / "lock")
-    assert not files.is_locked(tmp_path / "lock")
-    assert not files.is_locked(tmp_path / "missing")
 
 
 OTHER = 4711

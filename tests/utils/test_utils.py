@@ -58,11 +58,6 @@ def test_integers_fit_libraries_that_take_an_int():
     assert all(type(value) is int and 0 <= value < 2**31 for value in values)
 
 
-def test_an_unknown_role_is_refused():
-    with pytest.raises(ValueError, match="tuple"):
-        integers(0, "nobody", 1)
-
-
 def test_waiting_adds_up_idle_spells():
     waiting = Waiting()
     assert waiting.seconds(5.0) == 0.0

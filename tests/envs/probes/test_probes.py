@@ -40,21 +40,6 @@ def corner(image):
     return np.array([ys.min(), xs.min()])
 
 
-def test_positions_equal_cartpole():
-    """Positions has the observed values, rewards and ends of CartPole."""
-    envs = make("Positions"), gymnasium.make("CartPole-v1")
-    seen, whole = (env.reset(seed=3)[0] for env in envs)
-    for step in range(1, 600):
-        np.testing.assert_array_equal(seen, whole[[0, 2]])
-        angle, speed = whole[2:]
-        (seen, *rest), (whole, *expected) = (env.step(int(angle + speed / 2 > 0)) for env in envs)
-        assert rest[:3] == expected[:3]
-        if any(expected[1:3]):
-            assert (step, rest[1:3]) == (500, [False, True])
-            break
-    assert envs[0].observation_space.contains(seen)
-
-
 @pytest.mark.parametrize("size", [84, 32])
 def test_patch_probes(size):
     half, room = size // 2, size - PATCH
@@ -139,11 +124,3 @@ def test_chain_has_a_small_reward_near_and_a_large_one_far_away(goes_right, expe
     assert play("Chain", choose, 2)[0] == pytest.approx(expected)
     expected += 91.0 if goes_right else 0.091
     assert play("Chain", choose, 2, length=150)[0] == pytest.approx(expected)
-
-
-def test_scaled_is_reach_in_other_units():
-    scaled, reach = make("Scaled"), make("Reach")
-    obs, plain = (env.reset(seed=5)[0] for env in (scaled, reach))
-    np.testing.assert_allclose(obs, 1000 * plain + 500, rtol=1e-6)
-    action = np.array([0.1], np.float32)
-    assert scaled.step(action)[1] == 1000 * reach.step(action)[1] < 0
