@@ -87,6 +87,17 @@ def new_folder(trained: TrainedPolicy, name: str) -> Iterator[tuple[Path, Path]]
 
 def write(trained: TrainedPolicy, format: Format, episodes: int, folder: Path) -> Parity:
     """Write the policy into a folder, and compare it with the run's policy. Raise UsageError as `export` does."""
+    spec = write_files(trained, format, folder)
+    shutil.copyfile(standalone.__file__, folder / "policy.py")
+    parity = compare(trained, standalone.Policy(folder), episodes)
+    if problem := parity.problem():
+        raise UsageError(f"format={format}: the exported policy is not the run's: {problem}", BUG)
+    write_json(folder / "spec.json", spec | {"parity": asdict(parity)})
+    return parity
+
+
+def write_files(trained: TrainedPolicy, format: Format, folder: Path) -> dict[str, Any]:
+    """Write spec.json and the policy in a format. Return the content of spec.json. Raise NotExported."""
     policy = trained.policy.policy if isinstance(trained.policy, NormalizedPolicy) else trained.policy
     check(type(policy), format)
     if isinstance(policy, TorchPolicy):
@@ -99,12 +110,7 @@ def write(trained: TrainedPolicy, format: Format, episodes: int, folder: Path) -
     except ValueError as error:
         raise NotExported(f"format={format}: {error}") from error
     write_json(folder / "spec.json", spec)
-    shutil.copyfile(standalone.__file__, folder / "policy.py")
-    parity = compare(trained, standalone.Policy(folder), episodes)
-    if problem := parity.problem():
-        raise UsageError(f"format={format}: the exported policy is not the run's: {problem}", BUG)
-    write_json(folder / "spec.json", spec | {"parity": asdict(parity)})
-    return parity
+    return spec
 
 
 def _about(trained: TrainedPolicy) -> dict[str, Any]:
@@ -184,8 +190,11 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def compare(trained: TrainedPolicy, exported: Policy, episodes: int) -> Parity:
-    """Play both policies on the same episodes, and compare their actions on LEAST_OBSERVATIONS or more observations."""
+def compare(trained: TrainedPolicy, exported: Policy, episodes: int, least: int | None = None) -> Parity:
+    """Play both policies on the same episodes, and compare their actions on `least` or more observations.
+
+    `least` is by default LEAST_OBSERVATIONS.
+    """
     outputs, num, largest = trained.units.outputs, 0, 0.0
     ends = np.cumsum([n for part in outputs for n in part.choices])
 
@@ -203,7 +212,7 @@ def compare(trained: TrainedPolicy, exported: Policy, episodes: int) -> Parity:
     seed = trained.config.seed
     seeds = integers(seed, "confirm", episodes)
     returns = play_together(trained, trained, seeds, watch)
-    while num < LEAST_OBSERVATIONS:
+    while num < (least or LEAST_OBSERVATIONS):
         exported.reset()
         play_together(trained, trained, integers(seed, "confirm", episodes, index=1 + num), watch)
     exported_returns = play_together(exported, trained, seeds)

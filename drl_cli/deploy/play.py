@@ -15,7 +15,7 @@ import numpy as np
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.standalone import Caller
 from drl_cli.envs.config import EnvConfig
-from drl_cli.envs.faults import CantRender, as_fault, frame, frames_per_second, modes, rendering
+from drl_cli.envs.faults import CantRender, as_fault, frame, frames_per_second, modes, rendering, reset_result
 from drl_cli.envs.make import Env
 from drl_cli.types import MASK, Array, EnvSpec
 from drl_cli.utils.shown import score_text
@@ -25,19 +25,24 @@ class Game:
     """One episode, with its last observation, info and reward. Raise EnvFault if the environment raises."""
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int) -> None:
-        self.id, self.raw = config.id, Env(config, spec).raw
-        self.reward, self.has_ended = 0.0, False
+        self.id, self.env = config.id, Env(config, spec)
+        self.raw = self.env.raw
+        self.reward, self.terminated, self.truncated = 0.0, False, False
         try:
-            self.obs, self.info = self.raw.reset(seed=seed)
+            self.obs, self.info = reset_result(self.raw.reset(seed=seed))
         except Exception as error:
             raise as_fault("reset", error) from error
 
     def step(self, action: Any) -> None:
         try:
             self.obs, reward, terminated, truncated, self.info = self.raw.step(action)
+            self.reward, self.terminated, self.truncated = float(reward), bool(terminated), bool(truncated)
         except Exception as error:
             raise as_fault("step", error) from error
-        self.reward, self.has_ended = float(reward), bool(terminated or truncated)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.terminated or self.truncated
 
 
 Watch = Callable[[Any, Any, Any, Array], None]  # Any: batches of observations, masks and actions

@@ -15,10 +15,10 @@ from drl_cli.config.rows import stackings_of
 from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.data.draft import Episode, Written
 from drl_cli.data.write import Header
+from drl_cli.deploy.play import Game
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.trained import acting
 from drl_cli.envs.config import EnvConfig
-from drl_cli.envs.faults import as_fault, reset_result
 from drl_cli.envs.make import Env
 from drl_cli.envs.recorded import StepMap
 from drl_cli.envs.trees import parts_of
@@ -78,6 +78,9 @@ class Recorder:
     def __init__(self, config: EnvConfig, spec: EnvSpec, policy: Callable[[int], Act], max_steps: int) -> None:
         self.config, self.spec, self.policy, self.max_steps = config, spec, policy, max_steps
         self.header, _ = header_of(config, spec)
+        columns = leaves(spec.obs).values()
+        row = sum(int(np.prod(column.shape)) * np.dtype(column.dtype).itemsize for column in columns)
+        self.together = max(1, min(MAX_TOGETHER, ROUND_BYTES // (row * max_steps)))  # episodes at the same time
 
     def episodes(
         self, seed: int, index: int, episodes: int | None, steps: int | None, done: Written | None = None
@@ -86,11 +89,7 @@ class Recorder:
 
         The seeds of the episodes follow from `seed` and `index`. The episodes of `done` count, but are not yielded.
         """
-        row = sum(
-            int(np.prod(column.shape)) * np.dtype(column.dtype).itemsize for column in leaves(self.spec.obs).values()
-        )
-        together = max(1, min(MAX_TOGETHER, ROUND_BYTES // (row * self.max_steps)))
-        done = done or Written()
+        together, done = self.together, done or Written()
         self.act, number, recorded = self.policy(done.episodes), done.episodes, done.steps
         for first in count(number // together * together, together):  # the same rounds as without an interruption
             size = together if episodes is None else min(together, episodes - first)
@@ -107,42 +106,32 @@ class Recorder:
 
     def play(self, seeds: Sequence[int]) -> Iterator[Episode]:
         """Play one episode per seed, all at the same time. Yield an episode once it and those before it have ended."""
-        envs = [Env(self.config, self.spec) for _ in seeds]
+        games = [Game(self.config, self.spec, seed) for seed in seeds]
         try:
-            yield from self._play(envs, seeds)
+            yield from self._play(games, seeds)
         finally:
-            for env in envs:
-                env.close()
+            for game in games:
+                game.raw.close()
 
-    def _play(self, envs: Sequence[Env], seeds: Sequence[int]) -> Iterator[Episode]:
+    def _play(self, games: Sequence[Game], seeds: Sequence[int]) -> Iterator[Episode]:
         columns = leaves(self.spec.obs)
-        parts = {path: np.zeros((len(envs), *column.shape), column.dtype) for path, column in columns.items()}
+        parts = {path: np.zeros((len(games), *column.shape), column.dtype) for path, column in columns.items()}
         takes = [_Take(seed) for seed in seeds]
-        ended = 0  # episodes that were yielded
-        for i, (env, seed) in enumerate(zip(envs, seeds, strict=True)):
-            try:
-                raw, info = reset_result(env.raw.reset(seed=seed))
-            except Exception as error:
-                raise as_fault("reset", error) from error
-            self._observe(env, i, raw, info, parts, takes[i])
-        last, rewards, running = (
-            PreviousStep.none(self.spec, len(envs)),
-            np.zeros(len(envs), np.float32),
-            [*range(len(envs))],
-        )
+        for i, game in enumerate(games):
+            self._observe(game, i, parts, takes[i])
+        last, rewards = PreviousStep.none(self.spec, len(games)), np.zeros(len(games), np.float32)
+        running, ended = [*range(len(games))], 0  # episodes that run, and the number of those that were yielded
         for t in range(self.max_steps):
             chosen = self.act(parts.get("", parts), last)
-            actions = envs[0].to_env(chosen)
+            actions = games[0].env.to_env(chosen)
             for i in list(running):
-                try:
-                    raw, reward, terminated, truncated, info = envs[i].raw.step(actions[i])
-                    rewards[i] = reward = float(reward)
-                except Exception as error:
-                    raise as_fault("step", error) from error
-                self._observe(envs[i], i, raw, info, parts, takes[i])
-                is_over = bool(truncated) or (t == self.max_steps - 1 and not terminated)
-                takes[i].step(actions[i], reward, bool(terminated), is_over)
-                if terminated or is_over:
+                game = games[i]
+                game.step(actions[i])
+                rewards[i] = game.reward
+                self._observe(game, i, parts, takes[i])
+                is_over = game.truncated or (t == self.max_steps - 1 and not game.terminated)
+                takes[i].step(actions[i], game.reward, game.terminated, is_over)
+                if game.terminated or is_over:
                     running.remove(i)
             while ended < (running[0] if running else len(takes)):
                 yield takes[ended].episode()
@@ -152,12 +141,12 @@ class Recorder:
                 return
             last = PreviousStep.of(chosen, rewards, ())
 
-    def _observe(self, env: Env, i: int, raw: Any, info: Any, parts: Columns, take: "_Take") -> None:
+    def _observe(self, game: Game, i: int, parts: Columns, take: "_Take") -> None:
         """Keep an observation in the environment's units, and write it as the policy's i-th observation."""
-        read = env.read(raw, info)
+        read = game.env.read(game.obs, game.info)
         for path, part in read.items():
             parts[path][i] = part
-        own = {path: np.array(part) for path, part in parts_of(raw).items()}  # environments may reuse their arrays
+        own = {path: np.array(part) for path, part in parts_of(game.obs).items()}  # environments may reuse their arrays
         if self.header.has_mask:
             own = {path or "obs": part for path, part in own.items()} | {MASK: np.array(read[MASK])}
         take.obs.append(own)

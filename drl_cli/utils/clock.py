@@ -23,13 +23,13 @@ def process_start() -> float:
 STAMP, STAMP_LENGTH = "%Y%m%d-%H%M%S-%f", len("20260101-120000-000000")
 
 
-def stamp_after(names: Iterable[str]) -> str:
+def stamp_after(names: Iterable[str], now: datetime.datetime | None = None) -> str:
     """Return the local time as text, for the name of a new folder. It is later than all times with which `names` begin.
 
     The clock may have been set back, and local time repeats an hour in autumn. Then the text is up to 1 ms after the
     newest one. The microseconds of the clock tell two processes that start at the same time apart.
     """
-    now = datetime.datetime.now()
+    now = now or datetime.datetime.now()
     newest = next(filter(None, map(_time, sorted(names, reverse=True))), None)
     if newest is not None and newest >= now:
         now = newest + datetime.timedelta(microseconds=1 + now.microsecond % 1000)

@@ -11,11 +11,10 @@ from test_same_policy import assert_same
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.deploy import standalone
-from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy, export
+from drl_cli.deploy.export import FILES, export, write_files
 from drl_cli.deploy.standalone import Policy
 from drl_cli.deploy.trained import with_simulations
 from drl_cli.errors import Refused, UsageError
-from drl_cli.run_folder.checkpoint import write_json
 from drl_cli.runtime.roles.normalization import make_policy as plain_policy
 from drl_cli.settings.algorithm import algorithm_of
 from drl_cli.testing import Case
@@ -60,10 +59,7 @@ def make(folder, algo, network, *more):
 
 
 def exported(trained, format, folder):
-    spec = {"format": format, "file": FILES[format], **_about(trained), **trained.signature}
-    write_json(
-        folder / "spec.json", spec | (_write_numpy if format == "numpy" else _write_graph)(trained, format, folder)
-    )
+    write_files(trained, format, folder)
     return Policy(folder)
 
 

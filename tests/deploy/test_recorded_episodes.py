@@ -6,7 +6,6 @@ import pytest
 from recorded_envs import SPACES, env_config
 
 from drl_cli.data.draft import Episode, Written
-from drl_cli.deploy import recording
 from drl_cli.deploy.recording import Recorder, cut, episode_ends, random_policy, whole_episodes
 from drl_cli.envs.make import read_spec
 from drl_cli.run_folder.replay_files import has_lost_rows
@@ -50,18 +49,18 @@ def test_arrays_that_the_environment_reuses_are_copied():
 
 
 @pytest.mark.parametrize("together", [1, 3, 16])
-def test_every_episode_has_its_own_seed(monkeypatch, together):
-    monkeypatch.setattr(recording, "MAX_TOGETHER", together)
-    found = [*recorder(env_config(id="TestReuser-v0")).episodes(7, 2, 10, None)]
+def test_every_episode_has_its_own_seed(together):
+    made = recorder(env_config(id="TestReuser-v0"))
+    made.together = together
+    found = [*made.episodes(7, 2, 10, None)]
     assert [episode.seed for episode in found] == integers(7, "record", 10, 2)
 
 
 @pytest.mark.parametrize("done", [1, 4, 5, 9, 10])
-def test_a_recording_continues_in_the_same_rounds(monkeypatch, done):
-    monkeypatch.setattr(recording, "MAX_TOGETHER", 4)
-    rounds, true = [], Recorder.play
-    monkeypatch.setattr(Recorder, "play", lambda self, seeds: rounds.append(seeds) or true(self, seeds))
+def test_a_recording_continues_in_the_same_rounds(done):
     made = recorder(env_config(id="TestReuser-v0"))
+    rounds, true = [], made.play
+    made.together, made.play = 4, lambda seeds: rounds.append(seeds) or true(seeds)
     whole = [*made.episodes(7, 2, 10, None)]
     expected = rounds[done // 4 :] if done < 10 else []
     rounds.clear()
@@ -104,12 +103,9 @@ def test_an_episode_is_given_as_soon_as_it_and_those_before_it_have_ended():
     assert taken == [(4, 7, 4), (5, 8, 5), (5, 9, 2), (5, 10, 5)]
 
 
-def test_large_observations_are_played_one_by_one(monkeypatch):
-    monkeypatch.setattr(recording, "ROUND_BYTES", 1000)
-    rounds, true = [], Recorder.play
-    monkeypatch.setattr(Recorder, "play", lambda self, seeds: rounds.append(len(seeds)) or true(self, seeds))
-    made = recorder(env_config(id="TestReuser-v0"), max_steps=100)
-    assert (len([*made.episodes(0, 0, 4, None)]), rounds) == (4, [2, 2])
+def test_fewer_long_episodes_are_played_together():
+    steps = [100, 10**8, 10**9]  # observations of 4 bytes
+    assert [recorder(env_config(id="TestReuser-v0"), num).together for num in steps] == [16, 2, 1]
 
 
 def test_episodes_that_go_on_are_truncated():

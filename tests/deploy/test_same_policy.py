@@ -14,7 +14,7 @@ from policies import SMALL, make_policy, observations, row
 
 from drl_cli.deploy import policy as module
 from drl_cli.deploy import standalone
-from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy, compare, export
+from drl_cli.deploy.export import FILES, compare, export, write_files
 from drl_cli.deploy.formats import NotExported, not_exported
 from drl_cli.deploy.graph import make_graph
 from drl_cli.deploy.play import play_together
@@ -23,7 +23,6 @@ from drl_cli.deploy.standalone import Policy
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import UsageError
 from drl_cli.networks.mlp import num_params
-from drl_cli.run_folder.checkpoint import write_json
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.types import PreviousStep, random_obs
 
@@ -70,8 +69,7 @@ MEMORY = ("ppo-tree-masked", "ppo-lstm")
 def case(request, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("run")
     trained = make_policy(tmp_path, *CASES[request.param])
-    spec = {"format": "numpy", "file": FILES["numpy"], **_about(trained), **trained.signature}
-    write_json(tmp_path / "spec.json", spec | _write_numpy(trained, "numpy", tmp_path))
+    write_files(trained, "numpy", tmp_path)
     json.loads((tmp_path / "spec.json").read_text(), parse_constant=pytest.fail)  # NaN and Infinity are no json
     in_numpy, in_torch = Policy(tmp_path), Policy(tmp_path)
     graph = make_graph(trained)
@@ -222,10 +220,9 @@ def test_observations_outside_their_space(case):
 
 
 @pytest.mark.parametrize("case", ["sac-tree", *MEMORY], indirect=True)
-def test_episodes_played_by_the_exported_policy(case, monkeypatch):
-    monkeypatch.setattr("drl_cli.deploy.export.LEAST_OBSERVATIONS", 100)
+def test_episodes_played_by_the_exported_policy(case):
     trained, _, in_numpy = started(case)
-    parity = compare(trained, in_numpy, 4)
+    parity = compare(trained, in_numpy, 4, least=100)
     assert 100 <= parity.observations < 150
     assert parity.problem() is None
     assert parity.return_trained == pytest.approx(parity.return_exported, rel=1e-4, abs=1e-4)
@@ -235,7 +232,7 @@ def test_episodes_played_by_the_exported_policy(case, monkeypatch):
 @pytest.mark.slow
 def test_a_graph_for_discrete_observations_takes_any_number_of_rows(tmp_path):
     trained = make_policy(tmp_path, "env=FrozenLake-v1", "algo=dqn", "network.hidden=[8]")
-    _write_graph(trained, "torch", tmp_path)
+    write_files(trained, "torch", tmp_path)
     program = torch.export.load(tmp_path / FILES["torch"]).module()
     for rows in (1, 5):
         assert len(program(torch.zeros(rows, dtype=torch.int64))[0]) == rows
@@ -245,7 +242,7 @@ def test_a_graph_for_discrete_observations_takes_any_number_of_rows(tmp_path):
 @pytest.mark.parametrize("options", [CASES["sac"], CASES["ppo-lstm"]])
 def test_a_torch_export_has_no_pickle_that_torch_would_execute(tmp_path, monkeypatch, options):
     trained = make_policy(tmp_path, *options, "network.hidden=[8]")
-    _write_graph(trained, "torch", tmp_path)
+    write_files(trained, "torch", tmp_path)
 
     def refuse(*args, **kwargs):
         raise AssertionError("a pickle")
@@ -292,8 +289,7 @@ def test_a_torch_policy_is_exported_by_torch_and_onnx(make, kind):
 def test_an_algorithm_with_modules_and_a_memory_of_its_own_is_exported_to_numpy(tmp_path):
     options = ("algo=outside.my_memory", "network=lstm", "replay=sequences")
     trained = make_policy(tmp_path, f"{PROBE}:Cue-v0", *options)
-    spec = {"format": "numpy", "file": FILES["numpy"], **_about(trained), **trained.signature}
-    write_json(tmp_path / "spec.json", spec | _write_numpy(trained, "numpy", tmp_path))
+    write_files(trained, "numpy", tmp_path)
     exported = Policy(tmp_path)
     for seed in range(4):
         obs, _ = observations(trained, 30, seed)
