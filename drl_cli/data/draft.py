@@ -131,8 +131,8 @@ class Draft(Mapping[str, Stored]):
         for (first, last), each in zip(pairwise(self._starts), self._index, strict=True):
             obs, next_obs, action = (self._parts(kind, first, last) for kind in (OBS, NEXT_OBS, ACTION))
             obs = {path: np.concatenate([part, next_obs[path][-1:]]) for path, part in obs.items()}
-            flags = (self._stored[name][first:last] for name in FLAGS)
-            yield Episode(obs, action, *flags, each["seed"], each["is_whole"])
+            reward, terminated, truncated = (self._stored[name][first:last] for name in FLAGS)
+            yield Episode(obs, action, reward, terminated, truncated, each["seed"], each["is_whole"])
 
     def counts(self) -> Written:
         written = Written()

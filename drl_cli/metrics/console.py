@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # imported with the first run
 Kind = Literal["auto", "plain", "json", "quiet"]
 
 TICK_S = 2.0
-"""Seconds between two updates of the display."""
 
 
 class Console:
@@ -31,12 +30,13 @@ class Console:
     `on_evaluation`, if set, is called with the values of each evaluation.
 
     `started` is the start time of the run's process [s since the epoch]. `period_s` is the time between two printed
-    reports.
+    reports, and `tick_s` the time between two updates of the display.
     """
 
-    def __init__(self, kind: Kind, out: TextIO, started: float, period_s: float = 30.0) -> None:
+    def __init__(self, kind: Kind, out: TextIO, started: float, period_s: float = 30.0, tick_s: float = TICK_S) -> None:
         self.status = Status(started=started, written=started, host=socket.gethostname(), pid=os.getpid())
         self.folder: Path | None = None
+        self.tick_s = tick_s
         self.prints: Prints | None = None
         self.display, self.log = make_display(kind, out, period_s), Plain(out, period_s, is_log=True)
         self.measure: Callable[[], Mapping[str, Any]] | None = None
@@ -135,7 +135,7 @@ class Console:
             self.measure = measure
 
     def _follow(self) -> None:
-        due = time.monotonic() + TICK_S
+        due = time.monotonic() + self.tick_s
         while not self._is_over:
             self._wake.wait(max(0.0, due - time.monotonic()))
             self._wake.clear()
@@ -143,7 +143,7 @@ class Console:
                 self._show_reports()
                 if self._is_over or time.monotonic() < due:
                     continue
-                due = time.monotonic() + TICK_S
+                due = time.monotonic() + self.tick_s
                 if self.measure is not None:
                     self.update(**self.measure())
                 self._show_prints()

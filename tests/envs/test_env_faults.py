@@ -2,6 +2,7 @@ import re
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -26,26 +27,25 @@ MESSAGES = {
 class Odd(gymnasium.Env):
     """Calls `act(self, method)` in each method. Observations are [number of the instance, step of the episode]."""
 
-    act = staticmethod(lambda env, method: None)
+    observation_space, action_space = Box(-9, 99, (2,), np.float32), Box(-1, 1, (1,), np.float32)
     lives = 0
 
-    def __init__(self):
+    def __init__(self, act):
         Odd.lives += 1
-        self.life, self.count = Odd.lives, 0
-        self.observation_space, self.action_space = Box(-9, 99, (2,), np.float32), Box(-1, 1, (1,), np.float32)
-        Odd.act(self, "init")
+        self.act, self.life, self.count = act, Odd.lives, 0
+        self.act(self, "init")
 
     def reset(self, *, seed=None, options=None):
         self.count = 0
-        return self.obs() if (changed := Odd.act(self, "reset")) is None else changed, {}
+        return self.obs() if (changed := self.act(self, "reset")) is None else changed, {}
 
     def step(self, action):
         self.count += 1
-        obs, reward = (None, None) if (changed := Odd.act(self, "step")) is None else changed
+        obs, reward = (None, None) if (changed := self.act(self, "step")) is None else changed
         return self.obs() if obs is None else obs, 1.0 if reward is None else reward, False, self.count == 4, {}
 
     def close(self):
-        Odd.act(self, "close")
+        self.act(self, "close")
 
     def obs(self):
         return np.array([self.life, self.count], np.float32)
@@ -54,18 +54,12 @@ class Odd(gymnasium.Env):
 gymnasium.register("TestOdd-v0", Odd)
 
 
-@pytest.fixture
-def odd(monkeypatch):
-    """Return a function that makes a batch of two Odds with this `act`, and two rebuilds by default."""
-
-    def make(act, max_rebuilds=2):
-        config = EnvConfig("test", "TestOdd-v0", {}, None, 1.0, "none", False, False)
-        spec = read_spec(config)
-        monkeypatch.setattr(Odd, "lives", 0)
-        monkeypatch.setattr(Odd, "act", staticmethod(act))
-        return EnvBatch(config, spec, (1, 2), max_rebuilds)
-
-    return make
+def odd(act, max_rebuilds=2, seeds=(1, 2)):
+    """Make a batch of Odds."""
+    config = EnvConfig("test", "TestOdd-v0", {"act": lambda env, method: None}, None, 1.0, "none", False, False)
+    spec = read_spec(config)
+    Odd.lives = 0
+    return EnvBatch(replace(config, kwargs={"act": act}), spec, seeds, max_rebuilds)
 
 
 def run(id, num_steps, **kwargs):
@@ -116,7 +110,7 @@ def test_new_seeds_are_reproducible_and_differ(tmp_path):
     assert not {tag for pair in first for tag in pair} & {tag for pair in tags((3, 4)) for tag in pair}
 
 
-def test_rebuilds_are_counted_over_all_environments(odd):
+def test_rebuilds_are_counted_over_all_environments():
     def act(env, method):
         if method == "step" and env.count == 2:
             raise (KeyError("a") if env.life == 2 else ValueError("two\nlines"))
@@ -137,7 +131,7 @@ def test_rebuilds_are_counted_over_all_environments(odd):
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_the_error_names_the_last_and_the_first_fault(odd):
+def test_the_error_names_the_last_and_the_first_fault():
     message = (
         "env 0: reward is inf; no rebuild is left (worker.max_restarts=1); the first fault was in env 0: reward is nan"
     )
@@ -147,7 +141,7 @@ def test_the_error_names_the_last_and_the_first_fault(odd):
         envs.step(np.zeros((2, 1), np.float32))
 
 
-def test_a_failed_rebuild_is_raised(odd):
+def test_a_failed_rebuild_is_raised():
     def act(env, method):
         if method == "init" and env.life == 3:
             raise OSError("no licence")
@@ -160,7 +154,7 @@ def test_a_failed_rebuild_is_raised(odd):
         envs.step(np.zeros((2, 1), np.float32))
 
 
-def test_failed_resets_use_rebuilds(odd):
+def test_failed_resets_use_rebuilds():
     bad = {1: np.array([np.nan, 0], np.float32), 3: np.zeros((1, 2), np.float32)}
     envs = odd(lambda env, method: bad.get(env.life) if method == "reset" else None)
     assert envs.obs.tolist() == [[4, 0], [2, 0]]
@@ -170,7 +164,7 @@ def test_failed_resets_use_rebuilds(odd):
     )
 
 
-def test_a_fault_of_all_environments_at_the_first_step_is_raised(odd):
+def test_a_fault_of_all_environments_at_the_first_step_is_raised():
     def act(env, method):
         if method == "step":
             raise ValueError("no arm")
@@ -184,18 +178,13 @@ def test_a_fault_of_all_environments_at_the_first_step_is_raised(odd):
 
 
 @pytest.mark.parametrize("method", ["reset", "step"])
-def test_three_equal_early_faults_are_raised(odd, method):
-    spare = odd(lambda env, method: None, 9)
-
+def test_three_equal_early_faults_are_raised(method):
     def act(env, called):
         if called == method:
             raise ValueError("no arm")
 
-    Odd.act = staticmethod(act)
-    Odd.lives = 0
-
     def run():
-        envs = EnvBatch(spare.config, spare.spec, (1,), 9)
+        envs = odd(act, 9, (1,))
         for _ in range(3):
             envs.step(np.zeros((1, 1), np.float32))
 
@@ -206,7 +195,7 @@ def test_three_equal_early_faults_are_raised(odd, method):
     assert Odd.lives == 3
 
 
-def test_a_close_that_raises_is_ignored(odd):
+def test_a_close_that_raises_is_ignored():
     def act(env, method):
         if method == "close" or (method == "step" and env.life == 1):
             raise ValueError(method)
@@ -229,14 +218,14 @@ def test_a_close_that_raises_is_ignored(odd):
     ],
 )
 @pytest.mark.filterwarnings("ignore:overflow")
-def test_wrong_observations_and_rewards(odd, given, message):
+def test_wrong_observations_and_rewards(given, message):
     envs = odd(lambda env, method: given if method == "step" and env.life == 1 else None)
     assert envs.step(np.zeros((2, 1), np.float32)).valid.tolist() == [False, True]
     (fault,) = envs.take_faults()
     assert re.match("env 0: " + message, fault)
 
 
-def test_an_action_that_is_not_finite_is_named(odd):
+def test_an_action_that_is_not_finite_is_named():
     def act(env, method):
         if method == "step" and env.life == 1:
             raise ValueError("bad action")
@@ -246,7 +235,7 @@ def test_an_action_that_is_not_finite_is_named(odd):
     assert envs.take_faults()[0].startswith("env 0: the policy's action is not finite; ")
 
 
-def test_interrupts_are_raised(odd):
+def test_interrupts_are_raised():
     def act(env, method):
         if method == "step":
             raise KeyboardInterrupt
@@ -255,7 +244,7 @@ def test_interrupts_are_raised(odd):
         odd(act).step(np.zeros((2, 1), np.float32))
 
 
-def test_begun_lists_environments_that_began_an_episode(odd):
+def test_begun_lists_environments_that_began_an_episode():
     def act(env, method):
         if method == "step" and env.life == 2 and env.count == 2:
             raise ValueError
@@ -320,13 +309,13 @@ def test_other_threads_have_no_limit():
     assert seen == [before]
 
 
-def test_observations_may_be_lists(odd):
+def test_observations_may_be_lists():
     envs = odd(lambda env, method: ([7.0, 8.0], None) if method == "step" else None)
     assert envs.step(np.zeros((2, 1), np.float32)).next_obs.tolist() == [[7, 8], [7, 8]]
     assert envs.take_faults() == ()
 
 
-def test_environments_that_all_fail_after_a_step_are_rebuilt(odd):
+def test_environments_that_all_fail_after_a_step_are_rebuilt():
     steps = []
 
     def act(env, method):

@@ -174,8 +174,7 @@ def test_the_panel_of_a_run_that_did_not_start_disappears(monkeypatch):
 
 def test_the_panel_follows_the_clock_by_itself(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(module, "TICK_S", 0.01)
-    ticks, console = [], make("auto", Terminal())[0]
+    ticks, console = [], make("auto", Terminal(), tick_s=0.01)[0]
     console.display.tick = lambda status: ticks.append(status)
     with console:
         end = time.monotonic() + 20
@@ -216,9 +215,8 @@ def test_the_number_of_steps_never_falls():
     assert (console.status.env_steps, console.status.opt_steps) == (2048, 3)
 
 
-def test_the_thread_shows_reports_so_that_a_slow_terminal_delays_no_training(monkeypatch):
-    monkeypatch.setattr(module, "TICK_S", 1000.0)
-    console, _ = make("plain")
+def test_the_thread_shows_reports_so_that_a_slow_terminal_delays_no_training():
+    console, _ = make("plain", tick_s=1000.0)
     begun, go_on, shown = threading.Event(), threading.Event(), []
 
     def report(status):

@@ -4,9 +4,8 @@ import time
 
 import pytest
 
-from drl_cli.metrics import printed as module
 from drl_cli.metrics.console import Console
-from drl_cli.metrics.printed import Prints, write_prints
+from drl_cli.metrics.printed import MOST_BYTES, MOST_LINES, Prints, write_prints
 
 
 @pytest.fixture
@@ -38,16 +37,14 @@ def test_prints_and_warnings_of_a_role_are_read_once_and_with_its_name(tmp_path,
     assert [*prints.take()] == ["manage: made"]
 
 
-def test_many_lines_do_not_fill_the_terminal(tmp_path, role, monkeypatch):
-    monkeypatch.setattr(module, "MOST_LINES", 2)
+def test_many_lines_do_not_fill_the_terminal(tmp_path, role):
     role("worker-1")
     prints = Prints(tmp_path)
-    print("\n".join("abcd"))
+    print("\n".join(map(str, range(MOST_LINES + 2))))
     more = f"worker-1: 2 more lines in {tmp_path / 'workers' / 'worker-1.out'}"
-    assert [*prints.take(), *prints.take()] == ["worker-1: a", "worker-1: b", more]
-    monkeypatch.setattr(module, "MOST_BYTES", 5)
-    print("0123456789")
-    assert [*prints.take(), *prints.take(), *prints.take()] == ["worker-1: 01234", "worker-1: 56789"]
+    assert [*prints.take(), *prints.take()] == [*(f"worker-1: {i}" for i in range(MOST_LINES)), more]
+    print("0" * MOST_BYTES + "12345")
+    assert [*prints.take(), *prints.take(), *prints.take()] == [f"worker-1: {'0' * MOST_BYTES}", "worker-1: 12345"]
 
 
 def test_a_full_disk_or_a_missing_folder_does_not_stop_a_print(tmp_path, role, monkeypatch):
@@ -64,10 +61,9 @@ def test_a_full_disk_or_a_missing_folder_does_not_stop_a_print(tmp_path, role, m
     assert [*Prints(tmp_path / "nowhere").take()] == []
 
 
-def test_the_console_and_the_log_show_what_roles_print_until_the_end(tmp_path, role, monkeypatch):
-    monkeypatch.setattr("drl_cli.metrics.console.TICK_S", 0.001)
+def test_the_console_and_the_log_show_what_roles_print_until_the_end(tmp_path, role):
     out = io.StringIO()
-    console = Console("plain", out, time.time())
+    console = Console("plain", out, time.time(), tick_s=0.001)
     with console:
         console.open(tmp_path)
         role("worker-0")

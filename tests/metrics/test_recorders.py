@@ -391,15 +391,14 @@ def test_a_recorder_that_can_not_be_made_is_reported_once(error):
 
 
 @pytest.mark.parametrize("method", ["record", "close"])
-def test_nobody_waits_for_a_hanging_recorder(monkeypatch, method):
-    monkeypatch.setattr(module, "MAX_WAITING", 3)
+def test_nobody_waits_for_a_hanging_recorder(method):
     released = threading.Event()
     Hanging = type("Hanging", (Noting,), {method: lambda *_: released.wait(LONG)})
     recorder = BackgroundRecorder("mine", Hanging)
     problem = "is still busy at the end; unwritten values are lost"
     if method == "record":
         problem = "is too slow; some values are left out"
-        for step in range(10):
+        for step in range(module.MAX_WAITING + 2):
             recorder.record({}, step)
     recorder.close("done")
     recorder.wait(0.0)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from drl_cli.metrics import tensorboard as module
 from drl_cli.metrics.tensorboard import BUFFER_BYTES, MAX_BYTES, MAX_FRAMES, Film, size_of
 
 
@@ -49,13 +48,12 @@ def test_large_pictures_become_small_and_keep_their_shape():
     assert size_of(film.gif()) == (50, 40)
 
 
-def test_noise_has_fewer_frames(monkeypatch):
-    monkeypatch.setattr(module, "MAX_BYTES", 20_000)
+def test_noise_has_fewer_frames():
     rng = np.random.default_rng(0)
-    film, _ = films(40, make=lambda number: rng.integers(0, 256, (40, 40, 3), dtype=np.uint8))
+    film, _ = films(60, make=lambda number: rng.integers(0, 256, (160, 240, 3), dtype=np.uint8))
     content = film.gif()
-    assert len(content) <= 20_000
-    assert 4 < len(frames_of(content)) < 20
+    assert len(content) <= MAX_BYTES
+    assert 4 < len(frames_of(content)) < 30
     assert MAX_BYTES < BUFFER_BYTES - 1000  # an event is one film at most
 
 

@@ -1,51 +1,47 @@
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
+from recorded_envs import episodes, header
+from run_folders import make_run
 
-import drl_cli.runs.data_env as module
+from drl_cli.data.write import write
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import UsageError
 from drl_cli.runs.auto import with_auto
+from drl_cli.runs.data_env import with_data_env
 from drl_cli.settings.command_line import read_command
 
 
-def read(monkeypatch, line, env="Pendulum-v1"):
-    """Return the overrides after `with_data_env`, and the sources that were opened; every dataset names `env`."""
-    opened, named = [], isinstance(env, dict)
-    monkeypatch.setattr(module, "dataset_path", lambda source, folder: source.replace("run:", f"{folder}/of-"))
-    monkeypatch.setattr(
-        "drl_cli.data.open.open_recording",
-        lambda source, download: (
-            opened.append(source) or SimpleNamespace(env=env.get(source) if named else env, provenance={})
-        ),
-    )
-    command, _ = module.with_data_env(read_command(line.split()))
-    return command.overrides, opened
+@pytest.fixture
+def read(tmp_path, monkeypatch):
+    """Record datasets that name environments, and return a function that gives the overrides of a command."""
+    monkeypatch.chdir(tmp_path)
+    run = make_run(tmp_path / "here", "r1")
+    for path, env in (
+        *((run / "data" / "of-run.npz", "Pendulum-v1"), (tmp_path / "a.npz", "Pendulum-v1")),
+        *((tmp_path / "b.npz", "CartPole-v1"), (tmp_path / "c.npz", "Nowhere-v3")),
+    ):
+        write(path, replace(header("box"), env=env), lambda _: episodes("box", 1))
+    return lambda line: [*with_data_env(read_command([*line.split(), "output_dir=here"]))[0].overrides]
 
 
-def test_a_run_stands_for_its_dataset(monkeypatch):
-    overrides, opened = read(monkeypatch, "mode=offline data=run:latest algo=iql output_dir=here")
-    assert opened == ["here/of-latest"]
-    assert {"data.source=here/of-latest", "env=Pendulum-v1"} <= {*overrides}
-    overrides, opened = read(monkeypatch, "mode=offline data=run:latest env=Pendulum-v1")
-    assert "data.source=outputs/of-latest" in overrides
-    assert opened == []
-
-
-def test_several_datasets_may_be_of_runs_and_have_the_environment_that_all_name(monkeypatch):
-    overrides, opened = read(monkeypatch, "mode=offline data=[run:latest,a.npz] output_dir=here")
-    assert opened == ["here/of-latest", "a.npz"]
-    assert "data.source=[here/of-latest,a.npz]" in overrides
+def test_a_run_stands_for_its_dataset(read):
+    overrides = read("mode=offline data=run:latest algo=iql")
+    assert overrides[1].endswith("r1/data/of-run.npz")
     assert "env=Pendulum-v1" in overrides
-    overrides, _ = read(
-        monkeypatch, "mode=offline data=[a.npz,b.npz]", {"a.npz": "Pendulum-v1", "b.npz": "CartPole-v1"}
-    )
-    assert f"env={NO_ENV}" in overrides
+    assert "env=Pendulum-v1" not in read("mode=offline data=run:latest env=CartPole-v1")
 
 
-def test_an_environment_that_is_not_here_is_no_environment(monkeypatch):
-    overrides, _ = read(monkeypatch, "mode=offline data=a.npz", env="Nowhere-v3")
-    assert {f"env={NO_ENV}", "env.name=Nowhere-v3"} <= {*overrides}
+def test_several_datasets_may_be_of_runs_and_have_the_environment_that_all_name(read):
+    overrides = read("mode=offline data=[run:latest,a.npz]")
+    assert overrides[1].startswith("data.source=[")
+    assert overrides[1].endswith("r1/data/of-run.npz,a.npz]")
+    assert "env=Pendulum-v1" in overrides
+    assert f"env={NO_ENV}" in read("mode=offline data=[a.npz,b.npz]")
+
+
+def test_an_environment_that_is_not_here_is_no_environment(read):
+    assert {f"env={NO_ENV}", "env.name=Nowhere-v3"} <= {*read("mode=offline data=c.npz trust=true")}
 
 
 @pytest.mark.parametrize(("env", "name"), [("Pendulum-v1", "iql"), ("CartPole-v1", "cql_discrete")])
