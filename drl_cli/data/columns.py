@@ -13,7 +13,6 @@ SLICE = 4096
 
 
 def data_schema(names: Iterable[str], action: ActionSpec) -> Schema:
-    """Return the columns of these names, `next_action` or `mc_return`."""
     known = {NEXT_ACTION: action.column, RETURN: Column((), "float32")}
     return {name: known[name] for name in names}
 
@@ -35,7 +34,6 @@ class DataColumns:
             self.returns = returns(scale * reward, dataset.ends, gamma)
 
     def read(self, first: int, last: int) -> Columns:
-        """Return the columns of the steps first..last-1."""
         columns: Columns = {}
         if NEXT_ACTION in self.names:
             steps, ends = np.arange(first, last), self.dataset.ends

@@ -110,7 +110,6 @@ def coverage(dataset: Dataset) -> float:
 
 
 def _bins(actions: Array, is_box: bool) -> Array:
-    """Return the choices or bins of actions, int `[n, dimensions]`."""
     columns = actions.reshape(len(actions), -1)
     return np.clip((columns + 1) / 2 * BINS, 0, BINS - 1).astype(np.int64) if is_box else columns
 
@@ -243,6 +242,5 @@ class ReadAhead(Generic[T]):
         return self._read(start, stop)
 
     def close(self) -> None:
-        """Drop the part that was begun, and end the thread."""
         self._next = None
         self._thread.shutdown(cancel_futures=True)

@@ -227,7 +227,6 @@ class DraftWriter:
         self._index = self._appended(EPISODES, self._index_bytes())
 
     def _appended(self, name: str, size: int) -> IO[bytes]:
-        """Open a file, cut it to a size, and return it for appending."""
         file = self._open.enter_context((self.folder / name).open("ab"))
         file.truncate(size)
         return file

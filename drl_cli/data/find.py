@@ -15,7 +15,6 @@ def datasets_root() -> Path:
 
 
 def local_drafts() -> list[Path]:
-    """Return the folders in Minari's folder with a recording that is not complete."""
     return sorted(path.parent for path in datasets_root().glob(f"**/{EPISODES}"))
 
 
@@ -30,7 +29,6 @@ def data_folder(folder: Path) -> Path | None:
 
 
 def is_draft(folder: Path) -> bool:
-    """Return whether a folder has the episodes of a recording that is not complete."""
     return (folder / EPISODES).is_file()
 
 

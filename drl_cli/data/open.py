@@ -139,7 +139,6 @@ def open_datasets(
 
 
 def as_reference(returns: Sequence[float]) -> tuple[float, float]:
-    """Return the returns of a random policy and of an expert. Raise DatasetError if they are something else."""
     if line := reference_problem(returns):
         raise DatasetError(line)
     return returns[0], returns[1]

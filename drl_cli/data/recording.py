@@ -73,7 +73,6 @@ class Recording(ABC):
         """Raise DatasetError if the file is damaged in a way that `read` does not notice."""
 
     def parts(self) -> list[range]:
-        """Return ranges of steps that cover the recording, each of about `PART_BYTES`."""
         steps = self.read(0, 1)
         row = sum(part.nbytes for parts in (steps.obs, steps.action, steps.next_obs) for part in parts.values())
         size = max(1, PART_BYTES // max(row, 1))
@@ -81,7 +80,6 @@ class Recording(ABC):
 
 
 def pieces_of(provenance: Mapping[str, Any]) -> list[int]:  # Any: json
-    """Return the numbers of episodes whose beginning or end is missing."""
     return [int(number) for number in provenance.get("pieces", ())]
 
 
@@ -309,7 +307,6 @@ class Npz(Mapping[str, Member]):
         return repr(sorted((name, info.CRC, info.file_size) for name, info in self._infos.items()))
 
     def verify(self) -> None:
-        """Read the whole file. Raise DatasetError if its contents do not have the checksums of its directory."""
         with zipfile.ZipFile(self.path) as archive:
             for info in self._infos.values():
                 try:

@@ -118,7 +118,6 @@ def _remove(path: Path) -> None:
 
 
 def metadata_of(header: Header) -> dict[str, Any]:
-    """Return what an .npz file or a draft says about itself. Raise EnvError if a space can't be recorded."""
     observations, actions = map(space_to_json, header.spaces)
     return {
         "observation_space": observations,

@@ -199,7 +199,6 @@ def compare(trained: TrainedPolicy, exported: Policy, episodes: int, least: int 
     ends = np.cumsum([n for part in outputs for n in part.choices])
 
     def watch(obs: Any, masks: Any, actions: Any, running: Array) -> None:
-        """Call the exported policy on an observation of the trained policy, and keep the largest difference."""
         nonlocal num, largest
         exported_actions, values = exported(obs, masks), exported.values
         values_of_choices = iter(() if values is None else np.split(values, ends[:-1], 1))

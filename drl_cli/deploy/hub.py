@@ -103,7 +103,6 @@ def _results(trained: TrainedPolicy, episodes: int) -> dict[str, Any]:
 
 
 def _video(trained: TrainedPolicy, folder: Path) -> tuple[str | None, list[str]]:
-    """Record the first episode. Return the file's name, or None and a line that says why there is no video."""
     config = trained.config
     try:
         path = folder / f"replay.{'mp4' if find_ffmpeg() else 'gif'}"
@@ -150,7 +149,6 @@ def _write_exports(trained: TrainedPolicy, episodes: int, folder: Path) -> tuple
 
 
 def metadata(results: Mapping[str, Any], license: str | None) -> dict[str, Any]:
-    """Return the head of a model card: library, tags, and the mean return in the form `model-index`."""
     env, algo = results["env"], results["algo"]
     text = f"{score_text(results['mean'])} +/- {score_text(results['std'])}"
     task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}

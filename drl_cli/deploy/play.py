@@ -176,7 +176,6 @@ class Animation:
 
 
 def find_ffmpeg() -> str | None:
-    """Return the path of ffmpeg, from PATH or the package imageio-ffmpeg, or None if there is none."""
     if found := shutil.which("ffmpeg"):
         return found
     try:

@@ -71,7 +71,6 @@ class TrainedPolicy(Caller):
 
 
 def action_at(action: Any, path: Sequence[str | int]) -> Any:  # Any: an action of the space, or a batch
-    """Return the part of an action at a path of keys and indices."""
     for key in path:
         action = action[key]
     return action

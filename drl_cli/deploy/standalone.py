@@ -155,7 +155,6 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def _at(obs: Any, action_mask: Any, part: Mapping[str, Any]) -> Array:
-    """Return the value of the input `part`, taken from the observation or from the legal-action mask."""
     if part["name"] == "action_mask" and not part["path"]:
         if action_mask is None:
             raise ValueError(
@@ -195,7 +194,6 @@ def some_allowed(mask: Array, choices: Sequence[int]) -> Array:
 
 
 def _tree(tree: Any, actions: Iterator[Any]) -> Any:
-    """Arrange the actions in dicts and tuples as in the environment's space."""
     if tree is None:
         return next(actions)
     if isinstance(tree, Mapping):

@@ -98,7 +98,6 @@ def find_step_and_config(run: str, checkpoint: str, output_dir: str, trust: bool
 
 
 def open_step(step: Path, config: Config) -> "TrainedPolicy":
-    """Return the policy of a checkpoint's folder. Raise UsageError if it can't be opened."""
     if not config.has_env:
         config = _with_spaces_only(config, step.parents[1])
     plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_storage="none"))
@@ -128,7 +127,6 @@ def stages(policy: "TrainedPolicy") -> list["TrainedPolicy"]:
 
 
 def _policy(checkpoint: Path, config: Config, spec: EnvSpec) -> "TrainedPolicy":
-    """Return the policy of a checkpoint. Raise UsageError (exit 8) if it can't be read or does not fit the config."""
     from drl_cli.deploy.policy import TrainedPolicy
 
     prefix = f"{checkpoint}: does not fit the run's config: "

@@ -152,5 +152,4 @@ def _from_choices(space: Space, values: Array) -> Array:
 
 
 def _width(space: Space) -> int:
-    """Return the number of values in one action of the space."""
     return sum(int(np.prod(leaf.shape or ())) for _, leaf in space_leaves(space))

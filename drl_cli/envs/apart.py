@@ -125,7 +125,6 @@ def is_shipped(config: EnvConfig) -> bool:
 
 
 def _fork(call: Callable[[Tick], T], answer: int, notes: int, timeout_s: float) -> int:
-    """Fork a child that makes the call, and return its process id."""
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():

@@ -177,7 +177,6 @@ class Atari(gymnasium.Env[Array, Any]):
         return self._frames.copy(), reward, terminated, truncated, {"life_lost": True} if has_lost else {}
 
     def render(self) -> Array:
-        """Return the screen, uint8 `[height, width, 3]`."""
         picture: Array = self._ale.getScreenRGB()
         return picture
 

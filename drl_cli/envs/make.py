@@ -115,7 +115,6 @@ def names_in(module_name: str) -> list[str]:
 
 
 def _home(made: Any) -> str:  # Any: a class, a function or a registration
-    """Return the import path `module:Name` of the class or function that makes an environment."""
     entry = made.entry_point if isinstance(made, EnvRegistration) else made
     return entry if isinstance(entry, str) else f"{entry.__module__}:{getattr(entry, '__qualname__', '')}"
 

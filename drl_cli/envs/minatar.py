@@ -69,7 +69,6 @@ class MinAtar(gymnasium.Env[Array, Any]):
         return self._game.state(), float(reward), bool(terminated), False, {}
 
     def render(self) -> Array:
-        """Return the board, uint8 `[160, 160, 3]`."""
         state = self._game.state()
         topmost = (state * np.arange(1, state.shape[2] + 1)).max(2)
         picture: Array = COLORS[topmost].repeat(PIXELS, 0).repeat(PIXELS, 1)

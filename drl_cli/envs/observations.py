@@ -134,7 +134,6 @@ def outside_box(id: str, space: Space, obs: Any) -> str | None:
 
 
 def _value(obs: Any, path: Path) -> Any:
-    """Return the part of an observation at a path. Raise EnvFault if the part is missing."""
     for i, key in enumerate(path):
         try:
             obs = obs[key]

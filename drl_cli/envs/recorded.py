@@ -32,7 +32,6 @@ class StepMap:
 
     @classmethod
     def of_env(cls, config: EnvConfig) -> "StepMap":
-        """Return the map of an environment. Raise EnvError or MissingExtra if it can't be made."""
         spec, env = read_spec(config, trains=False), build(config)
         try:
             return cls(env.observation_space, env.action_space, spec)
@@ -58,11 +57,9 @@ class StepMap:
         return [dotted(path) for path, _ in space_leaves(self.action_space)]
 
     def obs(self, parts: Parts) -> Parts:
-        """Return observations by path, with the dtypes of `spec`. Raise EnvFault if they do not fit the space."""
         return self._obs.rows(parts)
 
     def actions(self, parts: Parts) -> tuple[Array, int]:
-        """Return the policy's actions and the number of clamped values, as `ActionMap.inverse` does."""
         return self._actions.inverse(parts)
 
     def raw_obs(self, parts: Parts) -> Parts:
@@ -100,7 +97,6 @@ class StepMap:
 
 
 def _same(one: Space, other: Space) -> bool:
-    """Return whether actions of two spaces mean the same. The dtype of a box does not matter."""
     if isinstance(one, spaces.Box) and isinstance(other, spaces.Box):
         bounds = ((one.low, other.low), (one.high, other.high))
         return one.shape == other.shape and all(np.allclose(a, b) for a, b in bounds)

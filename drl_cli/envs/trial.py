@@ -89,13 +89,11 @@ class Sizes:
 
 
 def _generators() -> dict[str, Any]:
-    """Return the states of the global random generators, by whose they are."""
     numpy = np.random.get_state(legacy=False)["state"]
     return {"numpy's": (numpy["key"].tobytes(), numpy["pos"]), "Python's": random.getstate()}
 
 
 def _far(sizes: Array) -> str:
-    """Return the size of a part that is far from 1, or an empty text."""
     if len(sizes) and sizes.max() >= LARGE:
         return f"of size {sizes.max():.1g}"
     return f"of size {sizes.min():.1g}" if len(sizes) and sizes.min() <= SMALL else ""
@@ -166,12 +164,10 @@ class Trial:
 
     @property
     def when(self) -> str:
-        """The number of the running step, for messages; '' for the first step."""
         return f", at step {self.steps} of a trial with random actions" if self.steps > 1 else ""
 
     @property
     def is_endless(self) -> bool:
-        """Whether no episode has ended, and nothing limits its steps."""
         return not (self.has_ended or self.spec.is_limited)
 
     def run(self, num: int, seconds: float) -> None:
@@ -199,7 +195,6 @@ class Trial:
             self._reset(env)
 
     def close(self) -> None:
-        """Close the environments. If closing fails, add a note."""
         for env in self.envs:
             try:
                 self.tick("close")

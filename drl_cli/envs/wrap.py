@@ -68,7 +68,6 @@ class StackFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._join([obs]), reward, terminated, truncated, info
 
     def _join(self, newest: list[Array]) -> Array:
-        """Return the joined observation after these newest frames."""
         self._frames.extend(np.array(obs if self._has_channels else [obs]) for obs in newest)  # copies
         return np.concatenate(self._frames, self.stack.axis)
 
@@ -96,7 +95,6 @@ def wrap(env: "gymnasium.Env[Any, Any]", config: EnvConfig) -> "gymnasium.Env[An
 
 
 def _with_arguments(path: str, error: Exception) -> str:
-    """Return how to type the arguments that a wrapper was called without, or an empty text."""
     values = ", ".join(f"{name}: ..." for name in missing_arguments(error))
     return f"; say env.wrappers=[{{_name_: {path}, {values}}}]" if values else ""
 
@@ -192,6 +190,5 @@ def allowed_action(mask: Array, spec: EnvSpec, to_env: Callable[[Array], Any], r
 
 
 def _continues(obs: Array, next_obs: Array, axis: int, k: int) -> bool:
-    """Return whether the first k - 1 frames of `next_obs` are the last k - 1 frames of `obs`."""
     frames, next_frames = np.split(obs, k, axis), np.split(next_obs, k, axis)
     return all(np.array_equal(frame, same) for frame, same in zip(frames[1:], next_frames, strict=False))

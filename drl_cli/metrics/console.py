@@ -56,7 +56,6 @@ class Console:
         self.close()
 
     def open(self, folder: Path) -> None:
-        """Write the status to the folder of the run, and show what its roles print from now on."""
         from drl_cli.metrics.printed import Prints
 
         self.folder, self.prints = folder, Prints(folder)
@@ -86,7 +85,6 @@ class Console:
                 self.status.write(self.folder)
 
     def awaits(self, what: str) -> None:
-        """Display what the run is waiting for; "" means that it waits for nothing."""
         with self._lock:
             self.update(awaits=what, awaits_s=None, done=None, needed=None, done_per_s=None)
             self._show("awaits", self.status)
@@ -110,7 +108,6 @@ class Console:
             self.on_evaluation({unit: position, "is_best": is_best, **statistics})
 
     def end(self, summary: Mapping[str, Any], text: str) -> None:
-        """Display the end of the run. `text` is the summary as plain text."""
         with self._lock:
             self.update(state=str(summary["status"]), awaits="", done=None, needed=None)
             self._show_prints()

@@ -54,7 +54,6 @@ def bottleneck(status: Status) -> str:
 
 
 def _in_turns(status: Status) -> str:
-    """Return advice for the modes single and sync, in which workers and trainer take turns."""
     collects = 1.0 - status.worker_time["waiting"]
     if collects < 0.5:
         return f"updates take {1 - collects:.0%} of the time, in turns with collecting. {_faster_updates(status)}"
@@ -236,7 +235,6 @@ def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
 
 
 def _node_text(host: str, roles: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the processors and the memory that the roles of a host use, and the number of its workers."""
     workers = int(roles.get("worker", {}).get("processes", 0))
     cores, memory = (sum(role.get(name, 0.0) for role in roles.values()) for name in ("cores", "rss_mb"))
     return f"{host} {workers} worker{'s' * (workers != 1)} {cores:.2f} cores {_size(memory)}"

@@ -107,7 +107,6 @@ class Csv:
         return self._open()
 
     def _rewrite(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Write the file again with this header and these rows. Missing cells are empty."""
         wide = ([*row, *[""] * (len(columns) - len(row))] for row in rows)
         write_csv(self.path, columns, wide)
 
@@ -155,7 +154,6 @@ class BackgroundRecorder:
             self._fail("is still busy at the end; unwritten values are lost")
 
     def take_problem(self) -> str | None:
-        """Return the first problem, or None if there is none or an earlier call returned it."""
         problem, self._problem = self._problem, None
         return problem
 

@@ -72,7 +72,6 @@ def _note_others(run: str, taken: Path, found: Sequence[Path]) -> None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the names in one text. Of many names, only count the last ones."""
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return f"{', '.join(names[:MAX_NAMED])}{more}"
 
@@ -112,7 +111,6 @@ def _with_return(run: Path) -> str:
 
 
 def _named(name: str, runs: Sequence[Path]) -> list[Path]:
-    """Return the runs with this name (the key `name`), oldest first. `name` may begin with `name=`."""
     return [run for run in runs if _name(run) == name.removeprefix(NAME)]
 
 

@@ -143,7 +143,6 @@ class ReplaySaver:
 
 
 def _sums(folder: Path | None) -> Mapping[str, str]:
-    """Return the sha256 of a checkpoint's files, or {} if the checkpoint is missing or damaged."""
     try:
         return {} if folder is None else read_manifest(folder)["sha256"]
     except CheckpointError:

@@ -131,7 +131,6 @@ class Resumed:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The content of run.json."""
         return read_json(self.folder / "run.json")
 
     def cut_records(self, command: list[str]) -> dict[str, Any]:
@@ -232,7 +231,6 @@ def _examine(folder: Path) -> tuple[Checkpoint, list[str]]:
 
 
 def _first_whole(folders: Iterable[Path]) -> Path | None:
-    """Return the first of these checkpoints without a damaged file, or None."""
     for folder in folders:
         try:
             _, damaged = _examine(folder)

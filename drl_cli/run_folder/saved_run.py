@@ -62,7 +62,6 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The content of summary.json, or {} before the run's end."""
         return read_json(self.folder / "summary.json")
 
     @cached_property
@@ -88,7 +87,6 @@ class Run:
 
     @cached_property
     def position(self) -> int:
-        """The last known position of the run's clock."""
         return self._count(self.unit)
 
     @cached_property
@@ -113,12 +111,10 @@ class Run:
 
     @property
     def best(self) -> float | None:
-        """The highest mean return of an evaluation, or None before the first evaluation."""
         return self.summary.get("best_return", self.curve.best)
 
     @property
     def final(self) -> float | None:
-        """The mean return of the last evaluation, or None before the first evaluation."""
         return self.summary.get("final_return", self.curve.final)
 
     @property

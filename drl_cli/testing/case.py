@@ -149,7 +149,6 @@ class Together(ProcessGroup):
 
     @classmethod
     def pair(cls) -> "list[Together]":
-        """Return one Together for each of the two trainers."""
         members: list[Together] = []
         barrier = threading.Barrier(2, timeout=60.0)
         members += [cls(rank, members, barrier) for rank in range(2)]

@@ -37,7 +37,6 @@ def stamp_after(names: Iterable[str], now: datetime.datetime | None = None) -> s
 
 
 def _time(name: str) -> datetime.datetime | None:
-    """Return the time with which a name begins, or None."""
     try:
         return datetime.datetime.strptime(name[:STAMP_LENGTH], STAMP)
     except ValueError:

@@ -26,7 +26,6 @@ class RunClock(NamedTuple):
     total: int = 1
 
     def of(self, counts: HasCounts) -> int:
-        """Return the position of a run with these counters."""
         return counts.env_steps if self.unit == "env_steps" else counts.opt_steps
 
     @property
