@@ -32,11 +32,16 @@ def is_draft(folder: Path) -> bool:
     return (folder / EPISODES).is_file()
 
 
+def path_of(source: str) -> Path:
+    """Return the path of a dataset that is not `minari:ID`."""
+    return dataset_of_run(source) if source.startswith(RUN) else Path(source).expanduser()
+
+
 def consent_file(source: str) -> Path:
     """Return the file of a dataset to which the user's consent belongs."""
     if source.startswith(MINARI):
         return datasets_root() / source.removeprefix(MINARI) / "data" / METADATA
-    path = dataset_of_run(source) if source.startswith(RUN) else Path(source).expanduser()
+    path = path_of(source)
     if is_draft(path):
         return path / EPISODES
     folder = data_folder(path)
@@ -51,7 +56,7 @@ def absolute(source: str, run: Path | None = None) -> str:
     """
     if source.startswith(MINARI):
         return source
-    path = dataset_of_run(source) if source.startswith(RUN) else Path(source).expanduser()
+    path = path_of(source)
     if run is None or path.exists():
         return str(path.absolute())
     if found := next((near for folder in (run, *run.parents) if (near := folder / path.name).exists()), None):

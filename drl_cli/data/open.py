@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from drl_cli.data.dataset import Dataset, DatasetError, Facts, JoinedDataset, reference_problem
 from drl_cli.data.draft import Draft
-from drl_cli.data.find import FORMATS, MINARI, RUN, consent_file, data_folder, dataset_of_run, is_draft
+from drl_cli.data.find import FORMATS, MINARI, consent_file, data_folder, is_draft, path_of
 from drl_cli.data.minari_format import MinariRecording, find_minari
 from drl_cli.data.recording import FlatRecording, Hdf5Recording, Npz, Recording, closed, pieces_of
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, MissingExtra
@@ -49,9 +48,11 @@ class RecordedDataset(Dataset):
 
     def read(self, first: int, last: int) -> Columns:
         recorded = self._recording.read(first, last)
-        with self._as_dataset_error():
+        try:
             obs, next_obs = (self.steps.obs(parts) for parts in (recorded.obs, recorded.next_obs))
             action, clamped = self.steps.actions(recorded.action)
+        except EnvFault as error:
+            raise DatasetError(f"{self._recording.name} does not fit {self.spec.id}: {error}") from error
         self.clamped += clamped
         return {
             **{column_name("obs", path): part for path, part in obs.items()},
@@ -86,13 +87,6 @@ class RecordedDataset(Dataset):
         for column in (recording.reward, recording.terminated, self._truncated):
             content.update(column.tobytes())
         return content.hexdigest()
-
-    @contextmanager
-    def _as_dataset_error(self) -> Iterator[None]:
-        try:
-            yield
-        except EnvFault as error:
-            raise DatasetError(f"{self._recording.name} does not fit {self.spec.id}: {error}") from error
 
 
 def open_dataset(
@@ -148,7 +142,7 @@ def open_recording(source: str, download: bool = False) -> Recording:
     """Return the recording that `source` names. Raise DatasetError or OSError."""
     if source.startswith(MINARI):
         return MinariRecording(source, find_minari(source.removeprefix(MINARI), download) / "data")
-    path = dataset_of_run(source) if source.startswith(RUN) else Path(source).expanduser()
+    path = path_of(source)
     if (source == "latest" and not path.exists()) or (path / "run.json").is_file():
         raise DatasetError(f"'{source}' is a run, not a dataset; say data=run:{source}")
     if not path.exists():

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
+from drl_cli.envs.trees import same_values
 from drl_cli.types import MASK, EnvSpec, leaves
 
 OURS = frozenset(
@@ -93,7 +94,7 @@ def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> N
         raise EnvError(f"env: {spec.id} has {what}, which are not handled with EnvPool; say env.backend=gymnasium")
     if env.observation_space.shape != obs.shape or (env.observation_space.dtype == np.uint8) != (obs.dtype == np.uint8):
         what, pool, gym = "observations", obs, env.observation_space
-    elif not _same_actions(env.action_space, action):
+    elif not same_values(env.action_space, action):
         what, pool, gym = "actions", action, env.action_space
     else:
         return
@@ -136,13 +137,3 @@ def _translate(config: EnvConfig, known: Sequence[str]) -> tuple[str, dict[str, 
     raise EnvError(
         f"env: EnvPool has no {config.id!r}.{hint} env.backend=gymnasium takes Gymnasium's ids, and your own"
     )
-
-
-def _same_actions(first: Any, second: Any) -> bool:
-    if isinstance(first, spaces.Box) and isinstance(second, spaces.Box):
-        return (
-            first.shape == second.shape and np.allclose(first.low, second.low) and np.allclose(first.high, second.high)
-        )
-    if isinstance(first, spaces.Discrete) and isinstance(second, spaces.Discrete):
-        return bool(first.n == second.n and first.start == second.start)
-    return False

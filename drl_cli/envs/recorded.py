@@ -14,7 +14,7 @@ from drl_cli.envs.actions import ActionMap, action_spec
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.observations import ObsMap, Parts, obs_spec, walk
-from drl_cli.envs.trees import Space, dotted, inner, parts_of, space_from_json, space_leaves
+from drl_cli.envs.trees import Space, dotted, parts_of, same_values, space_from_json, space_leaves
 from drl_cli.types import MASK, Array, EnvSpec, leaves
 
 EPISODE_STEPS = 100
@@ -91,19 +91,9 @@ class StepMap:
             others = {"obs": others[""]}
         if own != others:
             lines.append(f"its observations are {observations}; {self.spec.id} has {self.observation_space}")
-        if not _same(actions, self.action_space):
+        if not same_values(actions, self.action_space):
             lines.append(f"its actions are {actions}; {self.spec.id} has {self.action_space}")
         return lines
-
-
-def _same(one: Space, other: Space) -> bool:
-    if isinstance(one, spaces.Box) and isinstance(other, spaces.Box):
-        bounds = ((one.low, other.low), (one.high, other.high))
-        return one.shape == other.shape and all(np.allclose(a, b) for a, b in bounds)
-    parts, others = inner(one), inner(other)
-    if parts is None or others is None:
-        return type(one) is type(other) and one == other
-    return parts.keys() == others.keys() and all(_same(parts[key], others[key]) for key in parts)
 
 
 def inferred_space(parts: Mapping[str, tuple[str, tuple[int, ...], Array, Array]], is_action: bool) -> Space:

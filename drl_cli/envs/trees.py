@@ -54,6 +54,17 @@ def tree_of(space: Space, parts: Columns, prefix: str = "") -> Any:  # Any: arra
     return tree if isinstance(space, spaces.Dict) else tuple(tree.values())
 
 
+def same_values(one: Space, other: Space) -> bool:
+    """Return whether actions of two spaces mean the same. The dtype of a box does not matter."""
+    if isinstance(one, spaces.Box) and isinstance(other, spaces.Box):
+        bounds = ((one.low, other.low), (one.high, other.high))
+        return one.shape == other.shape and all(np.allclose(a, b) for a, b in bounds)
+    parts, others = inner(one), inner(other)
+    if parts is None or others is None:
+        return type(one) is type(other) and one == other
+    return parts.keys() == others.keys() and all(same_values(parts[key], others[key]) for key in parts)
+
+
 def space_to_json(space: Space) -> str:
     """Return a space as JSON. Raise EnvError if it has a part that can't be recorded."""
     return json.dumps(_node(space))

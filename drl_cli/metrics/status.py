@@ -173,8 +173,8 @@ def clock(seconds: float | None) -> str:
 
 
 def number(value: float | None, form: str = ",.0f") -> str:
-    """Return a number in the format `form`, or `-` if it is unknown."""
-    return "-" if value is None else format(value, form)
+    """Return a number in the format `form`, or `-` if it is unknown or not finite."""
+    return "-" if value is None or not math.isfinite(value) else format(value, form)
 
 
 def ratio_text(status: Status) -> str:

@@ -29,46 +29,34 @@ def all_runs(output_dir: str) -> list[Path]:
     return sorted((path.parent for path in Path(output_dir).glob("*/*/*/run.json")), key=lambda path: path.name)
 
 
-def find_run(run: str, output_dir: str) -> Path:
-    """Return the run that `run` names. Raise UsageError.
+def find_run(
+    run: str, output_dir: str, fits: Callable[[Path], bool] = lambda run: True, is_quiet: bool = False
+) -> Path:
+    """Return the newest run that `run` names and that `fits`, or the newest one if none fits. Raise UsageError.
 
-    `run` is a path, `latest`, a glob of one run, the start of an id, or the name of runs. A name is its newest run.
-    Print a note that names the other runs of a name.
+    `run` is a path, `latest`, a glob of one run, the start of an id, or the name of runs. Unless `is_quiet`, print a
+    note that names the other runs of a name.
     """
-    return find_newest(run, output_dir, lambda _: True)
-
-
-def find_newest(run: str, output_dir: str, fits: Callable[[Path], bool]) -> Path:
-    """Return the newest run that `run` names and that `fits`, or the newest one if none fits. Raise UsageError."""
     found = _matches(run, output_dir)
     taken = next((each for each in reversed(found) if fits(each)), found[-1])
-    _note_others(run, taken, found)
+    others = [each.name for each in reversed(found) if each != taken]
+    if others and not is_quiet and run != "latest" and _name(taken) == run.removeprefix(NAME):
+        have, it = ("1 other run has", "it") if len(others) == 1 else (f"{len(others)} other runs have", "one")
+        line = f"{have} this name; to take {it}, type its id: {_listed(others)}"
+        print(f"note: {run} is {taken.name}; {line}", file=sys.stderr)
     return taken
 
 
 def find_saved_run(run: str, output_dir: str, is_quiet: bool = False) -> Path:
     """Return the newest matching run that has a checkpoint, or the newest match if none has. Raise UsageError.
 
-    Unless `is_quiet`, print a warning that names newer runs without a checkpoint, and a note that names the other runs
-    of a name.
+    Unless `is_quiet`, also print a warning that names newer runs without a checkpoint.
     """
-    found = _matches(run, output_dir)
-    saved = next((each for each in reversed(found) if has_checkpoint(each)), found[-1])
-    newer = [f"{each.name} ({Run(each).status})" for each in reversed(found) if each.name > saved.name]
+    saved = find_run(run, output_dir, has_checkpoint, is_quiet)
+    newer = [f"{each.name} ({Run(each).status})" for each in _matches(run, output_dir)[::-1] if each.name > saved.name]
     if newer and not is_quiet:
         print(f"warning: '{run}' is {saved.name}; newer runs without a checkpoint: {_listed(newer)}", file=sys.stderr)
-    if not is_quiet:
-        _note_others(run, saved, found)
     return saved
-
-
-def _note_others(run: str, taken: Path, found: Sequence[Path]) -> None:
-    """Print a note with the ids of the runs in `found` that are not `taken`, if `run` is the name of all of them."""
-    others = [each.name for each in reversed(found) if each != taken]
-    if others and run != "latest" and _name(taken) == run.removeprefix(NAME):
-        have, it = ("1 other run has", "it") if len(others) == 1 else (f"{len(others)} other runs have", "one")
-        line = f"{have} this name; to take {it}, type its id: {_listed(others)}"
-        print(f"note: {run} is {taken.name}; {line}", file=sys.stderr)
 
 
 def _listed(names: Sequence[str]) -> str:

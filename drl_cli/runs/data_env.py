@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drl_cli.data.find import MINARI, RUN, consent_file, dataset_of_run, datasets_in, local_drafts, local_ids
 from drl_cli.envs.config import NO_ENV
-from drl_cli.run_folder.find import find_newest
+from drl_cli.run_folder.find import find_run
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.env_names import typed_spec, typed_values
 from drl_cli.settings.trust import consent, trusts
@@ -69,7 +69,7 @@ def dataset_path(source: str, output_dir: str) -> str:
     """
     if not source.startswith(RUN):
         return source
-    folder = find_newest(source.removeprefix(RUN), output_dir, lambda run: bool(datasets_in(run / "data")))
+    folder = find_run(source.removeprefix(RUN), output_dir, lambda run: bool(datasets_in(run / "data")))
     path, num = dataset_of_run(f"{RUN}{relative_path(folder)}"), len(datasets_in(folder / "data"))
     if num > 1:
         print(f"note: {source} is {path}, the newest of {num} datasets of this run", file=sys.stderr)

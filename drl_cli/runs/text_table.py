@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TextIO
 
+from drl_cli.metrics.status import number as number
 from drl_cli.utils.run_clock import UNIT_TEXTS, Unit
 from drl_cli.utils.shown import cell, score_text
 
@@ -23,11 +24,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left:
         "  ".join(f"{text:{sign}{width}}" for text, sign, width in zip(line, signs, widths, strict=True)).rstrip()
         for line in (head, *rows)
     )
-
-
-def number(value: float | None, form: str = ",.0f") -> str:
-    """Format a number. None, NaN and infinity become "-"."""
-    return NONE if value is None or not math.isfinite(value) else format(value, form)
 
 
 def steps(value: float | None, unit: Unit, head: Unit | None = "env_steps") -> str:

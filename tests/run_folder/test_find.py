@@ -5,7 +5,6 @@ import pytest
 from drl_cli.errors import UsageError
 from drl_cli.run_folder.find import (
     all_runs,
-    find_newest,
     find_run,
     find_runs,
     find_saved_run,
@@ -55,8 +54,8 @@ def test_a_glob_of_several_runs_is_answered_by_their_returns(outputs):
 
 
 def test_latest_is_the_newest_run_that_fits(outputs):
-    assert find_newest("latest", str(outputs), lambda run: run.name != IDS[2]).name == IDS[1]
-    assert find_newest("latest", str(outputs), lambda run: False).name == IDS[2]
+    assert find_run("latest", str(outputs), lambda run: run.name != IDS[2]).name == IDS[1]
+    assert find_run("latest", str(outputs), lambda run: False).name == IDS[2]
 
 
 def test_without_a_best_model_the_last_checkpoint_is_taken(outputs, capsys):
