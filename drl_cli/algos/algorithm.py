@@ -15,7 +15,7 @@ from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.function_policy import function_policy
 from drl_cli.algos.reward_stream import PART as REWARD
 from drl_cli.algos.reward_stream import RewardStream
-from drl_cli.algos.rollout import n_step_sequences, per_sequence, steps
+from drl_cli.algos.rollout import n_step_sequences, steps
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, NetEncoder
 from drl_cli.optim.gradients import Nets
@@ -117,7 +117,7 @@ class Algorithm(base.Algorithm):
         return values
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
-        if self.makes_n_steps:
+        if self.makes_n_steps and "valid" in batch and self.config.n_step > 1:
             batch = n_step_sequences(batch, self.config.n_step)
         return super().learn(batch, counts)
 
@@ -131,7 +131,7 @@ class Algorithm(base.Algorithm):
 
     def per_sequence(self, values: Tensor, batch: Batch) -> Tensor:
         """Return values of `rows` `[N]` in the shape of priorities: `[B]`, or `[B, seq_len]` for sequences."""
-        return per_sequence(values, batch)
+        return values.view(len(batch["valid"]), -1) if "valid" in batch else values
 
     def randn(self, rows: int, *sizes: int) -> Sequence[Tensor]:
         """Draw standard normal noise for the rows of this trainer: one tensor `[rows, size]` for each size."""

@@ -247,22 +247,11 @@ def steps(batch: Batch, context: AlgoContext) -> dict[str, Any]:  # Any: a tenso
     return rows | {"weight": rows["weight"] / mean, "valid_weight": rows["valid_weight"] / mean}
 
 
-def per_sequence(values: Tensor, batch: Batch) -> Tensor:
-    """Reshape `values` `[N]` to `[B, T]` if the batch has B sequences with T steps after the burn-in.
-
-    `values` has one number for each row. Return them unchanged if the batch has transitions.
-    """
-    return values.view(len(batch["valid"]), -1) if "valid" in batch else values
-
-
 def n_step_sequences(batch: Batch, n_step: int) -> Batch:
     """Replace the 1-step rewards, discounts and next observations of sequences `[B, L, ...]` by n-step values.
 
     Return the new batch. Its column `last`, int64 `[B, L]`, has the index in the sequence of the last of the n steps.
-    Return the batch unchanged if it has no sequences or if `n_step` is 1.
     """
-    if n_step == 1 or "valid" not in batch:
-        return batch
     reward, discount, last = n_step_windows(batch["reward"], batch["discount"], batch["valid"], n_step)
     sequences = torch.arange(len(last), device=last.device).unsqueeze(1)  # the index of each sequence, [B, 1]
     next_obs = at_steps(batch["next_obs"], sequences, last)

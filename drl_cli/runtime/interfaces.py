@@ -13,7 +13,6 @@ from drl_cli.runtime.messages import (
     BatchTrainingData,
     EvalReport,
     InsertTransition,
-    ProcessUse,
     ReanalysisReport,
     SampleBatch,
     TrainReport,
@@ -41,7 +40,7 @@ class WorkerRole(CollectRole, Protocol):
 class ReplayRole(Protocol):
     """A trajectory manager: one shard of the replay."""
 
-    def insert(self, messages: Sequence[InsertTransition], *columns: Columns) -> int: ...
+    def insert(self, messages: Sequence[InsertTransition], *columns: Columns) -> None: ...
 
     def sample(self, message: SampleBatch) -> list[BatchTrainingData | Columns]: ...
 
@@ -95,7 +94,7 @@ class ReanalyzerRole(Protocol):
 class ServerRole(Protocol):
     """The parameter server."""
 
-    def push(self, params_header: LoadParams, params: Array) -> tuple[ProcessUse, ...]: ...
+    def push(self, params_header: LoadParams, params: Array) -> None: ...
 
     def pull(self) -> tuple[LoadParams, Array]: ...
 
@@ -113,6 +112,6 @@ class WriterRole(Protocol):
 class ManageRole(WriterRole, Protocol):
     """Manage."""
 
-    def report(self, scalars: Mapping[str, float], position: int) -> tuple[list[str], tuple[ProcessUse, ...]]: ...
+    def report(self, scalars: Mapping[str, float], position: int) -> list[str]: ...
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport: ...

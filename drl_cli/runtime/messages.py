@@ -75,14 +75,14 @@ class InsertTransition:
     """Header of new rows for replay.
 
     `rows` counts complete rows, and `env_steps` counts environment steps. A later call may complete the rows of the
-    last steps. `work_s` is the working time [s], summed over workers; `env_s` was spent in environments and `policy_s`
-    in the policy. `uses` is empty in most headers. Each line of `faults` names a replaced environment and the reason. A
+    last steps. The call took `seconds`. `work_s` is the working time [s], summed over workers; `env_s` was spent in
+    environments and `policy_s` in the policy. Each line of `faults` names a replaced environment and the reason. A
     proxy adds its restarted workers (`restarts`, `notes`) and its message counts (`routes`).
     """
 
     blocks: tuple[Block, ...]
     episodes: tuple[Episode, ...]
-    collect_s: float
+    seconds: float
     restarts: int = 0
     routes: Mapping[int, int] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
@@ -90,7 +90,6 @@ class InsertTransition:
     work_s: float = 0.0
     env_s: float = 0.0
     policy_s: float = 0.0
-    uses: tuple[ProcessUse, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -120,18 +119,13 @@ class SampleBatch:
 class BatchTrainingData:
     """Header of batches `[num_batches, batch_size, ...]` for one trainer.
 
-    `inserts` counts the transitions that were inserted into the table before the draw. `row_ids` `[num_batches,
-    batch_size]`, or of the steps of windows `[..., seq_len]`, are set if rows get new priorities (`needs_priorities`)
-    or columns. `waiting` and `repeats`
-    are the state of a queue, as in `Sampled`. `stats` are the table's metrics. `version` and `env_steps` are copied
-    from the request. If the trainer normalises, `moments` are the moments of all rows inserted into `shard`. `seconds`
-    is the duration of the draw.
+    `row_ids` `[num_batches, batch_size]`, or of the steps of windows `[..., seq_len]`, are set if rows get new
+    priorities (`needs_priorities`) or columns. `waiting` and `repeats` are the state of a queue, as in `Sampled`.
+    `stats` are the table's metrics. `version` and `env_steps` are copied from the request. If the trainer normalises,
+    `moments` are the moments of all rows inserted into `shard`. `seconds` is the duration of the draw.
     """
 
-    trainer: int
     num_batches: int
-    batch_size: int
-    inserts: int
     row_ids: Array | None = field(default=None, compare=False)
     needs_priorities: bool = field(default=True, compare=False)
     waiting: int = 0
@@ -142,7 +136,6 @@ class BatchTrainingData:
     shard: int = 0
     moments: RunningMoments | None = field(default=None, compare=False)
     seconds: float = field(default=0.0, compare=False)
-    uses: tuple[ProcessUse, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,6 @@ class UpdatePriority:
     This is the second result of a train call. The orchestrator forwards only a reference to this result.
     """
 
-    trainer: int
     row_ids: Array = field(compare=False)
     priorities: Array | None = field(compare=False)
     columns: Columns = field(default_factory=dict, compare=False)
@@ -165,8 +157,8 @@ class TrainReport:
 
     `skipped` counts updates that were left out because they were not finite. `num_batches` batches were drawn in
     `sample_s` seconds. `waiting` and `repeats` are the state of a queue, as in `Sampled`. `replay` are the table's
-    metrics. The call took `seconds`, of which `batch_s` was spent on preparing the batches. `uses` includes the process
-    of the replay shard. `notes` are texts for the user, with their level of `logging`.
+    metrics. The call took `seconds`, of which `batch_s` was spent on preparing the batches. `notes` are texts for the
+    user, with their level of `logging`.
     """
 
     opt_steps: int
@@ -180,19 +172,15 @@ class TrainReport:
     waiting: int = 0
     repeats: int = 0
     batch_s: float = 0.0
-    uses: tuple[ProcessUse, ...] = ()
     notes: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReanalysisReport:
-    """Result of one call of a re-analyser: it searched `steps` steps with the parameters `version` in `seconds`."""
+    """Result of one call of a re-analyser: it searched `steps` steps in `seconds`."""
 
-    version: int
-    opt_steps: int
     steps: int
     seconds: float
-    uses: tuple[ProcessUse, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,8 @@ def build(
     writer = local.spawn("writer", CheckpointWriter, config, folder)
     manage = ManageLink(spawn_manage, server, writer, restarts, on_evaluation, stall_s, evaluates=config.has_env)
     reanalyzers = make_reanalyzers(config, spec, learning_place, incarnation)
-    edges = Edges(pool, replay, trainers, server, manage, reanalyzers, share=worker_place.put)
+    is_cluster = ray is not None and len(ray.nodes) > 0
+    edges = Edges(pool, replay, trainers, server, manage, reanalyzers, worker_place.put, is_cluster)
     return Orchestrator(config, edges, limiter, progress, console, folder, health, watch.look)
 
 

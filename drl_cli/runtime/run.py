@@ -102,7 +102,7 @@ def run(
         exit_code = _on_error(error, config, orchestrator, session, signals, folder)
     console.measures(None)  # asks the workers, which are closed now
     if orchestrator is not None and progress.position == 0:  # later, a resume would not continue from these steps
-        progress.env_steps = orchestrator.pool.running_steps()
+        progress.env_steps = orchestrator.pool.running_steps(progress.finished)
     facts = {"trainer": orchestrator.trainer_facts} if orchestrator and orchestrator.trainer_facts else {}
     summary = write_end(folder, config, record, exit_code, _results(progress, orchestrator), **facts)
     _close(orchestrator, session, str(summary["status"]), exit_code)

@@ -127,7 +127,7 @@ def test_divergence_names_the_value_and_keeps_the_batch(case, value, says):
         pytest.skip("learns from a value of any size")
     says = says.format(read_by(case))
     with pytest.raises(Diverged, match=f"^training diverged at update 2: .* loss is (NaN|infinite){says}$") as caught:
-        trainer.train(BatchTrainingData(0, 3, 16, 99), columns)
+        trainer.train(BatchTrainingData(3), columns)
     assert caught.value.is_data
     assert caught.value.batch.keys() == columns.keys()
     for key, column in caught.value.batch.items():

@@ -101,7 +101,7 @@ def test_each_worker_explores_by_its_own_values_and_logs_them(
     fixed = ("worker.num=4", "worker.random_steps=0", "algo.epsilon_start=0.4", "algo.epsilon_end=0.4")
     graph = build_graph(*CHOOSE, *fixed, f"mode={mode}", f"worker.proxies={proxies}", f"worker.exploration={setting}")
     reports = []
-    graph.manage.report = lambda scalars, env_steps, tell: reports.append(scalars)
+    graph.manage.report = lambda scalars, env_steps: reports.append(scalars)
     graph.run()
     graph.finish()
     for worker, epsilon in zip(workers(graph), wanted, strict=True):
@@ -123,7 +123,7 @@ def test_workers_explore_by_the_value_of_their_version(build_graph, mode, proxie
     pace = ("orchestrator.sample_load_ratio=1", f"mode={mode}", f"worker.proxies={proxies}")
     graph = build_graph(*CHOOSE, *schedule, *pace)
     seen, reports = [], []
-    graph.manage.report = lambda scalars, env_steps, tell: reports.append(scalars)
+    graph.manage.report = lambda scalars, env_steps: reports.append(scalars)
 
     def watch(worker, collect):
         def collect_and_note(params_header, *params):

@@ -128,5 +128,5 @@ def test_a_random_batch_has_the_runs_columns():
     spec = read_spec(config.env)
     _, params = make_trainer(config, spec, "cpu", 0).publish(0, 0)
     header, columns = random_batch(config, spec, params)
-    assert ((header.num_batches, header.batch_size), columns["obs"].shape) == ((1, 16), (1, 16, 8, 3))
+    assert (header.num_batches, columns["obs"].shape) == (1, (1, 16, 8, 3))
     assert len(np.unique(columns["reward"])) > 16

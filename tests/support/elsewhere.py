@@ -71,7 +71,7 @@ def watched(monkeypatch, num_batches, *overrides):
     monkeypatch.setattr(Trainer, "_to_device", lambda self, tensor: tensor.to(self.device))
     trainer = factories.make_trainer(config, spec, "meta", 0)
     columns = {name: np.concatenate([column] * num_batches) for name, column in columns.items()}
-    header = BatchTrainingData(0, num_batches, config.trainer.batch_size, 99)
+    header = BatchTrainingData(num_batches)
     with Watch() as watch:
         trainer.train(header, columns)
     return watch

@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 from drl_cli.run_folder.checkpoint_writer import Draft
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.interfaces import ManageRole, ServerRole, WriterRole
-from drl_cli.runtime.messages import EvalReport, ProcessUse
+from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.types import Array, LoadParams, State
 from drl_cli.utils.clock import now
@@ -64,16 +64,8 @@ class ManageLink:
         self._problem = ""  # the last of these
         self._problems: set[str] = set()
 
-    def report(self, scalars: Mapping[str, float], position: int, tell: Callable[[Sequence[ProcessUse]], None]) -> None:
-        """Have manage write a report. `tell` gets the use of its process."""
-
-        def on_done(answer: tuple[list[str], tuple[ProcessUse, ...]] | ObjectLost | None) -> None:
-            if isinstance(answer, tuple):
-                for problem in answer[0]:
-                    log.warning("%s", problem)
-                tell(answer[1])
-
-        self._send(on_done, ManageRole.report, scalars, position)
+    def report(self, scalars: Mapping[str, float], position: int) -> None:
+        self._send(_log_problems, ManageRole.report, scalars, position)
 
     def commit(
         self,
@@ -126,7 +118,9 @@ class ManageLink:
 
     def poll(self) -> None:
         """Handle the answers that are ready. If no evaluation is running, start the waiting evaluation."""
-        if not self._start():
+        if self.handle is None:
+            self._start()
+        if self.handle is None or self.lost is not None:
             return
         for ref in wait(list(self.pending), 0) if self.pending else []:
             if ref in self.pending:  # false if manage has died: `_take` then drops all pending calls
@@ -199,7 +193,7 @@ class ManageLink:
             if not in_flight and self._next is None and self.handle is not None:
                 return True
             if self.handle is None:
-                self.handle = self.spawn(True)
+                self._start(waits=True)
             elif not in_flight or wait(in_flight, min(1.0, timeout_s)):
                 heard = now()
             elif now() - heard > timeout_s:
@@ -211,17 +205,13 @@ class ManageLink:
                 self.pending[self._pinged] = self._on_ping, now()
         return False
 
-    def _start(self) -> bool:
-        """Start manage if possible, and send the calls that waited for the start. Return whether manage is running."""
-        if self.lost is not None:
-            return False
-        if self.handle is None:
-            self.handle = self.spawn(False)
+    def _start(self, waits: bool = False) -> None:
+        """Start manage if Ray has started, or wait for Ray. Then send the calls that waited for the start."""
+        self.handle = self.spawn(waits)
         if self.handle is not None:
             unsent, self._unsent = self._unsent, []
             for send, on_done in unsent:
                 self.pending[send(self.handle)] = on_done, now()
-        return self.handle is not None
 
     def _send(
         self,
@@ -233,6 +223,8 @@ class ManageLink:
         """Call a method of manage, at once or when manage has started. `on_done` gets what `_take` returns."""
         if self.lost is not None:
             on_done(None)
+        elif self.handle is not None:
+            self.pending[self.handle.ask(method, *args, **kwargs)] = on_done, now()
         else:
             self._unsent.append((lambda handle: handle.ask(method, *args, **kwargs), on_done))
             self._start()
@@ -248,7 +240,6 @@ class ManageLink:
 
         An evaluation of manage may save a model, too, so that only manage writes while an evaluation is in flight.
         """
-        self._start()
         if self.has_answered or self.evaluating is not None:
             self._send(on_done, method, *args, **kwargs)
         else:

@@ -1,9 +1,9 @@
 """Pools: processes of one role that answer one call at a time, and are replaced if they die or hang."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from drl_cli.config.sections import Fetch
 from drl_cli.errors import NodeGone, RoleLost
@@ -16,8 +16,16 @@ from drl_cli.utils.clock import Waiting, now
 
 log = logging.getLogger(__name__)
 
+
+class Timed(Protocol):
+    """A header that has the duration of its call [s]."""
+
+    @property
+    def seconds(self) -> float: ...
+
+
 Role = TypeVar("Role")
-Header = TypeVar("Header")
+Header = TypeVar("Header", bound=Timed)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -33,10 +41,10 @@ class Member(Generic[Role, Header]):
     share: int = 1  # number of workers: 1, or those of the proxy
     version: int = -1  # version of the member's parameters, or -1 without parameters
     header: Ref[Header] | None = None  # reference to the header of the last call
+    answer: Header | None = None  # the last header that has arrived
     loaded: bool = False  # whether the last call included new parameters
     issued: float = 0.0  # time of the last call [s]
     calls: int = 0  # number of calls to this incarnation
-    ended: bool = False  # whether an episode ended in the last block
     causes: list[str] = field(default_factory=list)  # why the member died or hung, each time
     lost_at: float | None = None  # time of the last death [s], or None once the member has answered
     hung: bool = False  # whether the pool killed the member because it hung
@@ -139,6 +147,7 @@ class Pool(Generic[Role, Header]):
             return member, None, 0
         except ActorDied as error:
             return member, None, self._replace(member, error) if member in self.members else 0
+        member.answer, self.slowest = header, max(self.slowest, header.seconds)
         if member.lost_at is not None:
             self.restart_seconds.append(now() - member.lost_at)
             self._note(f"{self._history(member)} in {self.restart_seconds[-1]:.1f} s")
@@ -237,16 +246,8 @@ class ReanalyzerPool(Pool[ReanalyzerRole, ReanalysisReport]):
     keys = Keys("reanalyzer.max_restarts", "orchestrator.stall_s", "answer")
 
 
-@dataclass(frozen=True)
-class Collected:
-    """The answer of one member: a header and a reference to the columns. Both are None if the member did not answer."""
-
-    member: int
-    share: int
-    header: InsertTransition | None
-    columns: Ref[Columns] | None
-    loaded: bool = False  # whether the call included parameters
-    restarts: int = 0  # 1 if the member was restarted, else 0
+Collected: TypeAlias = tuple[WorkerMember, InsertTransition | None, int, Ref[Columns]]
+"""The answer to a collect call: the result of `Pool.answer`, and a reference to the columns."""
 
 
 class WorkerPool(Pool[CollectRole, InsertTransition]):
@@ -274,28 +275,18 @@ class WorkerPool(Pool[CollectRole, InsertTransition]):
             name, indices, spawn, max_restarts, timeout_s=timeout_s, incarnation=incarnation, node_of=node_of
         )
         self.fetch = fetch
-        self.finished: dict[int, int] = {}  # steps of each worker in the blocks that have arrived
 
     def dispatch(self, member: WorkerMember, params_header: LoadParams, params: Ref[Array] | None) -> Ref[Columns]:
         """Send a collect call, with the parameters if they are newer and due. Return a reference to the columns."""
         if self.fetch == "collect" or member.version < 0:
             is_due = True
         else:
-            is_due = member.ended if self.fetch == "episode" else member.calls % self.fetch == 0
+            has_ended = member.answer is not None and bool(member.answer.episodes)
+            is_due = has_ended if self.fetch == "episode" else member.calls % self.fetch == 0
         member.loaded = is_due and params_header.version > member.version
         args = (cast(Array, params),) if member.loaded else ()
         member.version = params_header.version if member.loaded else member.version
         return self.call(member, CollectRole.collect, params_header, *args)
-
-    def finish(self, ref: Ref[Columns]) -> Collected:
-        """Return the answer to a collect call that has ended. Restart the member if it died."""
-        member, header, restarts = self.answer(ref)
-        if header is None:
-            return Collected(member.index, member.share, None, None, restarts=restarts)
-        member.ended = bool(header.episodes)
-        self.slowest = max(self.slowest, header.collect_s)
-        self.finished |= {block.worker: block.last_env_step for block in header.blocks}
-        return Collected(member.index, member.share, header, ref, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
         """Wait for answers until `window_s` after the first one (None: until all are there). Return them by member."""
@@ -303,17 +294,20 @@ class WorkerPool(Pool[CollectRole, InsertTransition]):
         window_ends = float("inf")
         while self.busy and (moment := now()) <= window_ends:
             timeout_s = max(0.0, min(window_ends - moment, LOOK_S))
-            results += [self.finish(ref) for ref in wait(list(self.busy), timeout_s)]
+            results += [(*self.answer(ref), ref) for ref in wait(list(self.busy), timeout_s)]
             self.kill_overdue(now())
             if results and window_s is not None:
                 window_ends = min(window_ends, now() + window_s)
-        return sorted(results, key=lambda result: result.member)
+        return sorted(results, key=lambda result: result[0].index)
 
     def told_steps(self) -> list[Told]:
         """Return the steps that each worker has reported so far. Another thread may call this."""
         return [Told(*told) for member in list(self.members) for told in member.handle.told().steps]
 
-    def running_steps(self) -> int:
-        """Return the steps of all running collect calls. Ignore what a worker reported before its last block."""
+    def running_steps(self, finished: Mapping[int, int]) -> int:
+        """Return the steps of all running collect calls. Ignore what a worker reported before its last block.
+
+        `finished` has the steps of each worker in the blocks that have arrived.
+        """
         told = self.told_steps()
-        return sum(each.running for each in told if each.finished == self.finished.get(each.worker, each.finished))
+        return sum(each.running for each in told if each.finished == finished.get(each.worker, each.finished))

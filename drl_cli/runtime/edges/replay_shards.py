@@ -24,7 +24,7 @@ class ReplayShards:
 
     def insert(
         self, headers: Sequence[InsertTransition], columns: Sequence[Ref[Columns]]
-    ) -> list[tuple[Ref[int], list[int]]]:
+    ) -> list[tuple[Ref[None], list[int]]]:
         """Insert blocks. Return for each call the reference to its answer, and the indices of its blocks.
 
         One call inserts all blocks of a shard, because a call takes more time than an insert.

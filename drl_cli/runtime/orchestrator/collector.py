@@ -54,13 +54,13 @@ class Collector:
     @property
     def uncertain(self) -> int:
         """The part of `issued` that may not be taken: a proxy may return the steps of only one of its workers."""
-        in_flight = [member.share for member in self.pool.busy.values()] + [done.share for done in self.arrived]
+        in_flight = [member.share for member in (*self.pool.busy.values(), *(done[0] for done in self.arrived))]
         return self.rows * (sum(in_flight) - len(in_flight))
 
     def _on_collected(self, ref: Ref[Columns]) -> None:
         if not self.arrived:
             self.window_ends = now() + self.window_s
-        self.arrived.append(self.pool.finish(ref))
+        self.arrived.append((*self.pool.answer(ref), ref))
 
     def is_due(self) -> bool:
         return bool(self.arrived) and (now() >= self.window_ends or not self.pool.busy)
@@ -68,21 +68,21 @@ class Collector:
     def insert_arrived(self) -> None:
         """Count the blocks that have arrived, and send them to replay in the order of their workers."""
         headers, columns = list[InsertTransition](), list[Ref[Columns]]()
-        for done in sorted(self.arrived, key=lambda done: done.member):
-            rows = self.rows * done.share
-            if done.header is None or done.columns is None:
-                self.progress.worker_restarts += done.restarts
+        for member, header, restarts, block in sorted(self.arrived, key=lambda done: done[0].index):
+            rows = self.rows * member.share
+            if header is None:
+                self.progress.worker_restarts += restarts
                 self.issued -= rows
                 self.limiter.land(rows, 0)
                 continue
-            headers.append(done.header)
-            columns.append(done.columns)
-            self.progress.collected(done.header)
-            for line in (*done.header.faults, *done.header.notes):
+            headers.append(header)
+            columns.append(block)
+            self.progress.collected(header)
+            for line in (*header.faults, *header.notes):
                 log.warning(line)
-            self.issued += done.header.env_steps - rows
-            self.limiter.land(rows, done.header.rows)
-            routes = done.header.routes or {1: 1, 8: int(done.loaded)}
+            self.issued += header.env_steps - rows
+            self.limiter.land(rows, header.rows)
+            routes = header.routes or {1: 1, 8: int(member.loaded)}
             for route, count in (*routes.items(), (2, 1), (3, 1)):
                 self.progress.trace.add(route, count)
         self.arrived, self.window_ends = [], math.inf
@@ -94,7 +94,9 @@ class Collector:
             own = [headers[i] for i in blocks], [columns[i] for i in blocks]
             self.calls.expect(ack, "replay", partial(self._on_inserted, *own), quiet=True)
 
-    def _on_inserted(self, headers: Sequence[InsertTransition], columns: Sequence[Ref[Columns]], ref: Ref[int]) -> None:
+    def _on_inserted(
+        self, headers: Sequence[InsertTransition], columns: Sequence[Ref[Columns]], ref: Ref[None]
+    ) -> None:
         """Confirm that blocks are in replay. If a block was lost with a node, subtract it from the counts.
 
         A call whose block was lost inserts none of its blocks, so each of several blocks is sent again in its own call.

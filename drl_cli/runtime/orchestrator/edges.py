@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.edges.pool import ReanalyzerPool, WorkerPool
@@ -15,7 +16,7 @@ from drl_cli.types import Array
 class Edges:
     """One connection for each kind of role. `trainers` has them by name: `trainer`, or `trainer 0` and so on.
 
-    `share` stores parameters for all workers and returns a reference.
+    `share` stores parameters for all workers and returns a reference. If `is_cluster`, roles may run on other machines.
     """
 
     pool: WorkerPool
@@ -25,3 +26,10 @@ class Edges:
     manage: ManageLink
     reanalyzers: ReanalyzerPool
     share: Callable[[Ref[Array] | Array], Ref[Array]]
+    is_cluster: bool = False
+
+    def handles(self) -> list[Handle[Any]]:
+        """Return the handles of all roles that have started."""
+        members = [member.handle for member in self.pool.members] + [each.handle for each in self.reanalyzers.members]
+        manage = [] if self.manage.handle is None else [self.manage.handle]
+        return [*members, *self.replay.shards, *self.trainers.values(), self.server, *manage]

@@ -117,7 +117,7 @@ class Learning:
         def on_report(ref: Ref[TrainReport]) -> None:
             """Count what the train call has done, send new priorities to replay, and publish a version if it is due."""
             try:
-                self.progress.usage.tell(get(ref).uses)
+                get(ref)
             except Diverged as error:
                 raise at_fault(reports, error) from error
             missing.remove(ref)
@@ -185,7 +185,7 @@ class Learning:
     def _push(self, params: Ref[Array]) -> None:
         self.is_pushed, self.pushed_at, self.pushed = True, now(), self.params_header
         ref = self.server.ask(ServerRole.push, self.params_header, cast(Array, params))
-        self.calls.expect(ref, "parameter server", lambda ref: self.progress.usage.tell(get(ref)), quiet=True)
+        self.calls.expect(ref, "parameter server", get, quiet=True)
 
 
 def at_fault(reports: Sequence[Ref[TrainReport]], error: Diverged) -> Diverged:

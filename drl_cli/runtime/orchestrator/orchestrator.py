@@ -164,7 +164,7 @@ class Orchestrator:
         while not saving and (updates := self.admission.updates()):
             self.learning.train(updates)
         self.reanalysis.go_on(self.learning.pushed, self.progress.env_steps)
-        held = {done.member for done in self.collector.arrived}
+        held = {member.index for member, *_ in self.collector.arrived}
         longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
         # If the limiter allows only a few calls and the order were by index, the last workers would stay idle.
         for member in longest_idle_first:
@@ -265,6 +265,7 @@ class Orchestrator:
         self.reports.ending("the last evaluation")
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
         self.reports.ending("the last records")
+        self.reports.take_uses()
         if (problem := self.saver.problem) is not None:
             exit_code = problem.exit_code if isinstance(problem, RunError) else None
             raise NotSaved(f"the final weights could not be saved: {problem}", exit_code)

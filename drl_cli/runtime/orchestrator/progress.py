@@ -91,6 +91,7 @@ class Progress:
         self._skipped_warned = 0
         self._replay: dict[int, Mapping[str, float]] = {}
         self._worker_steps: Counter[int] = Counter()  # steps of each worker since the last report
+        self.finished: dict[int, int] = {}  # steps of each worker in the blocks that have arrived
         self.began = now()
         self._last_report = (self.began, self.counts())
         self.training_before_s = self.evaluation_s = 0.0
@@ -115,8 +116,8 @@ class Progress:
 
     def collected(self, header: InsertTransition) -> None:
         if self.collect_started is None:
-            self.collect_started = now() - header.collect_s
-            self.start_up_s = self.process_s() - header.collect_s
+            self.collect_started = now() - header.seconds
+            self.start_up_s = self.process_s() - header.seconds
         self.env_steps += header.env_steps
         self.inserts += header.rows
         self.worker_restarts += header.restarts
@@ -132,8 +133,8 @@ class Progress:
         self.work_s += header.work_s
         self.env_s += header.env_s
         self.policy_s += header.policy_s
-        self.usage.tell(header.uses)
         for block in header.blocks:
+            self.finished[block.worker] = block.last_env_step
             if block.last_env_step == block.first_env_step:  # recorded steps, which no policy of this run made
                 continue
             lag = self.opt_steps - block.opt_steps
@@ -174,7 +175,6 @@ class Progress:
 
     def reanalyzed(self, report: ReanalysisReport) -> None:
         self.reanalyzed_steps += report.steps
-        self.usage.tell(report.uses)
         if report.steps:
             self._means.add({"perf/reanalyze_ms": 1000 * report.seconds / report.steps}, report.steps)
 

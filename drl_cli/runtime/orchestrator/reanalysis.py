@@ -104,7 +104,6 @@ class Reanalysis:
         self.progress.reanalyzer_restarts += restarts
         if report is None:
             return
-        self.pool.slowest = max(self.pool.slowest, report.seconds)
         self.done += report.steps
         self.progress.reanalyzed(report)
         self.calls.expect(self.replay.update_priorities(shard, values), "replay", get, quiet=True)

@@ -14,6 +14,7 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
 from drl_cli.runtime.orchestrator.status_fields import RecentRates, awaited, constant_fields, status_fields, totals
 from drl_cli.runtime.place.handles import Ref
+from drl_cli.runtime.place.usage import AskedUses
 from drl_cli.types import Array, LoadParams
 from drl_cli.utils.clock import now
 from drl_cli.utils.run_clock import multiple_after
@@ -57,7 +58,7 @@ class Reports:
         console: Console,
         reanalysis: Reanalysis,
     ) -> None:
-        self.reanalysis = reanalysis
+        self.edges, self.reanalysis, self.asked = edges, reanalysis, AskedUses()
         self.config, self.pool, self.manage, self.trainers = config, edges.pool, edges.manage, edges.trainers.values()
         self.progress, self.console = progress, console
         self.rates = RecentRates(progress.members)
@@ -76,6 +77,7 @@ class Reports:
     def send(self, params_header: LoadParams, state: str = "running", is_last: bool = False) -> None:
         """Send a report. The last report, after the last step of training, is shown even if no report is due."""
         self.next = now() + self.config.logger.report_s
+        self.take_uses()
         worker_wait_s = self.pool.wait_seconds(now())
         scalars = self.progress.report(worker_wait_s)
         self.rates.members = self.progress.members
@@ -87,7 +89,7 @@ class Reports:
         if self.reanalysis.pool.members:
             scalars |= self.reanalysis.scalars()
         scalars = {tag: value for tag, value in scalars.items() if not tag.startswith(self.without_meaning)}
-        self.manage.report(scalars, self.progress.position, self.progress.usage.tell)
+        self.manage.report(scalars, self.progress.position)
         fields = status_fields(self.config, self.progress, self.rates, scalars)
         if self.progress.collect_started is None and self.console.status.env_steps:  # shows the first collect calls
             fields = {name: value for name, value in fields.items() if name not in ("awaits", "done", "needed")}
@@ -103,6 +105,11 @@ class Reports:
         self.console.report(**fields)
         if is_last:
             self.ending(awaits)
+
+    def take_uses(self) -> None:
+        """On a cluster, take and ask again what processor time and memory the roles use."""
+        if self.edges.is_cluster:  # elsewhere, all processes are descendants of this one
+            self.progress.usage.tell(self.asked.take(self.edges.handles()))
 
     def published(self, params_header: LoadParams, params: Ref[Array]) -> None:
         """Evaluate a new version if an evaluation is due. The last version is evaluated at the end of the run."""
@@ -153,7 +160,7 @@ class RunningCollects:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields that count the running steps."""
-        steps, moment = self.pool.running_steps(), now()
+        steps, moment = self.pool.running_steps(self.progress.finished), now()
         if steps < self._last[1] or self._first[1] == 0:  # a new collect call, or the first steps of this call
             self._first = (moment, steps)
         self._last = (moment, steps)

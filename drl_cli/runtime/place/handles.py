@@ -24,6 +24,7 @@ from typing import (
 )
 
 from drl_cli.errors import RoleLost
+from drl_cli.runtime.messages import ProcessUse
 from drl_cli.runtime.place import crashes, told
 from drl_cli.runtime.place.users import named
 from drl_cli.utils.lazy import LazyModule
@@ -116,6 +117,10 @@ class Handle(Generic[Role_co]):
         """Return a reference to the role's process id, which is ready after all earlier calls have ended."""
         raise NotImplementedError
 
+    def uses(self) -> Ref[list[ProcessUse]]:
+        """Return a reference to the use of the role's process, and of the processes whose use the role collects."""
+        raise NotImplementedError
+
     def kill(self) -> None:
         """End the role's process."""
         raise NotImplementedError
@@ -147,6 +152,10 @@ class LocalHandle(Handle[Role_co]):
 
     def ping(self) -> Ref[int]:
         return LocalRef(os.getpid())
+
+    def uses(self) -> Ref[list[ProcessUse]]:
+        """Return nothing: `Usage.sample` measures this process."""
+        return LocalRef([])
 
     def kill(self) -> None:
         self.role = None
@@ -213,6 +222,10 @@ class RayHandle(Handle[Role_co]):
 
     def ping(self) -> Ref[int]:
         ref: Ref[int] = self.actor.ping.remote()
+        return ref
+
+    def uses(self) -> Ref[list[ProcessUse]]:
+        ref: Ref[list[ProcessUse]] = self.actor.uses.remote()
         return ref
 
     def kill(self) -> None:

@@ -3,14 +3,19 @@
 import gc
 import logging
 import os
+import socket
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple, Unpack
 
+import psutil
+
 from drl_cli.errors import NodeGone
 from drl_cli.metrics.printed import write_prints
+from drl_cli.runtime.messages import ProcessUse
 from drl_cli.runtime.place import crashes, told
 from drl_cli.runtime.place.handles import LocalRef, LocalRuntime, RayHandle, Ref, Where, get, ray
+from drl_cli.runtime.place.usage import use_of
 from drl_cli.runtime.place.users import named
 from drl_cli.utils.files import LogFile
 
@@ -50,6 +55,10 @@ class Host:
 
     def ping(self) -> int:
         return os.getpid()
+
+    def uses(self) -> list[ProcessUse]:
+        others = self.role.uses() if hasattr(self.role, "uses") else []
+        return [use_of(psutil.Process(), socket.gethostname(), type(self).__name__), *others]
 
     def call(self, method: str, *args: Any) -> Any:
         if self.error is not None:

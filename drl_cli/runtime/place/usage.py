@@ -1,16 +1,17 @@
 """Usage: CPU time and memory of a run's processes, by role."""
 
-import math
 import re
 import socket
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import TypeAlias
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 import psutil
 
 from drl_cli.runtime.messages import ProcessKey, ProcessUse
+from drl_cli.runtime.place.handles import ActorDied, Handle, Ref, get, wait
 
 ROLE = re.compile(r"ray::((?:worker|proxy|replay|trainer|reanalyzer|parameter server|manage)(?: \d+)?)(?:\.|$)")
 """The title that Ray gives to the process of a role. During a call, the name of the method follows."""
@@ -18,8 +19,6 @@ NUMBER = " 0123456789"
 """The characters at the end of a role's name that are not its kind: `worker 3` is a worker."""
 LOOKS = 11
 """Number of samples over which the processor use is averaged: ten intervals between reports."""
-TELL_S = 1.0
-"""Minimum time [s] between two messages of a role about its process."""
 
 Kinds: TypeAlias = dict[str, dict[str, float]]
 """Numbers by name, for each kind of role."""
@@ -29,7 +28,7 @@ class Usage:
     """Measures the processor time and memory of a run's processes. The time of a role includes ended processes.
 
     `sample` measures the `main` process and its descendants. A descendant without a role is counted as "ray". On a
-    cluster, roles are not descendants and may run on other hosts, so each role reports its use by `tell`.
+    cluster, roles are not descendants and may run on other hosts: `tell` records what they answer to AskedUses.
     """
 
     def __init__(self, main: psutil.Process | None = None) -> None:
@@ -48,7 +47,7 @@ class Usage:
         for process in (self.main, *self.main.children(recursive=True)):
             try:
                 with process.oneshot():
-                    use = _use(process, self.host, "main" if process == self.main else role_of(process) or "ray")
+                    use = use_of(process, self.host, "main" if process == self.main else role_of(process) or "ray")
             except psutil.Error:  # the process ended during the measurement
                 continue
             self._seen.add((use.key.host, use.key.pid))
@@ -110,23 +109,22 @@ class Usage:
         return everywhere, by_host
 
 
-class OwnUse:
-    """Measures the process of a role at most once per TELL_S, because a measurement takes 50 us."""
+class AskedUses:
+    """Asks roles for the use of their processes. A role that is busy for long is asked again only after its answer."""
 
     def __init__(self) -> None:
-        self._next = 0.0
+        self.pending: dict[Ref[list[ProcessUse]], Handle[Any]] = {}
 
-    def take(self) -> tuple[ProcessUse, ...]:
-        """Return the use of this process, or () if no measurement is due or the process has no role of its own."""
-        moment = time.monotonic()
-        if moment < self._next:
-            return ()
-        self._next = moment + TELL_S
-        process = psutil.Process()
-        if (role := role_of(process)) is None:  # the main process, which `Usage.sample` measures
-            self._next = math.inf
-            return ()
-        return (_use(process, socket.gethostname(), role),)
+    def take(self, handles: Iterable[Handle[Any]]) -> list[ProcessUse]:
+        """Return the answers that have arrived, and ask all roles that owe none. Do not wait."""
+        uses: list[ProcessUse] = []
+        for ref in wait(list(self.pending), 0.0):
+            del self.pending[ref]
+            with suppress(ActorDied):
+                uses += get(ref)
+        asked = set(self.pending.values())
+        self.pending |= {handle.uses(): handle for handle in handles if handle not in asked}
+        return uses
 
 
 def role_of(process: psutil.Process) -> str | None:
@@ -136,6 +134,7 @@ def role_of(process: psutil.Process) -> str | None:
     return found[1] if found else None
 
 
-def _use(process: psutil.Process, host: str, role: str) -> ProcessUse:
+def use_of(process: psutil.Process, host: str, role: str) -> ProcessUse:
+    """Measure a process."""
     began, used, rss = process.create_time(), process.cpu_times(), process.memory_info().rss
     return ProcessUse(role, ProcessKey(host, process.pid, began), used.user + used.system, rss)

@@ -12,8 +12,7 @@ from drl_cli.data.dataset import SCORE, normalised
 from drl_cli.metrics.recorders import one_line
 from drl_cli.run_folder import MANAGE_LOCK
 from drl_cli.run_folder.checkpoint_writer import CheckpointWriter, Draft
-from drl_cli.runtime.messages import EvalReport, ProcessUse
-from drl_cli.runtime.place.usage import OwnUse
+from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.roles.evaluator import Camera, Score, Scorer, make_evaluator
 from drl_cli.runtime.roles.records import Records
 from drl_cli.types import Array, EnvSpec, LoadParams, State
@@ -42,16 +41,12 @@ class Manage:
         self.until_film = config.manage.video_period and 1
         self.lock = threading.Lock()
         self.claim = lock(folder / MANAGE_LOCK, shared=True)
-        self.use = OwnUse()
 
-    def report(self, scalars: Mapping[str, float], position: int) -> tuple[list[str], tuple[ProcessUse, ...]]:
-        """Write a report at a position of the run's clock.
-
-        Return the problems since the last report, one line each, and the use of this process, if a measurement is due.
-        """
+    def report(self, scalars: Mapping[str, float], position: int) -> list[str]:
+        """Write a report at a position of the run's clock. Return the problems since the last report, a line each."""
         with self.lock:
             self.records.record(scalars, position, self.records.lines)
-            return self.records.take_problems(), self.use.take()
+            return self.records.take_problems()
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport:
         """Evaluate a version, record the score, and save the version if its score is the best so far."""

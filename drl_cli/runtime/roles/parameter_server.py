@@ -1,7 +1,5 @@
 """ParameterServer: keeps the newest parameter version for roles that start later or are restarted."""
 
-from drl_cli.runtime.messages import ProcessUse
-from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.types import Array, LoadParams
 
 
@@ -17,13 +15,11 @@ class ParameterServer:
     def __init__(self) -> None:
         self.params_header: LoadParams | None = None
         self.params: Array | None = None
-        self.use = OwnUse()
 
-    def push(self, params_header: LoadParams, params: Array) -> tuple[ProcessUse, ...]:
-        """Store a version if it is newer. Return the use of this process, or () if no measurement is due."""
+    def push(self, params_header: LoadParams, params: Array) -> None:
+        """Store a version if it is newer."""
         if self.params_header is None or params_header.version > self.params_header.version:
             self.params_header, self.params = params_header, params.copy()
-        return self.use.take()
 
     def pull(self) -> tuple[LoadParams, Array]:
         """Return the newest version. Raise ValueError before the first push."""

@@ -9,7 +9,6 @@ from drl_cli.config.config import Config
 from drl_cli.errors import AlgorithmRefused
 from drl_cli.replay.windows import TARGET_VERSION
 from drl_cli.runtime.messages import BatchTrainingData, ReanalysisReport, UpdatePriority
-from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import Array, Columns, EnvSpec, LoadParams, gathered, map_parts
 from drl_cli.utils.seeding import integers
@@ -21,11 +20,8 @@ class Reanalyzer:
     def __init__(self, config: Config, spec: EnvSpec, index: int, incarnation: int) -> None:
         (seed,) = integers(config.seed, "reanalyze", 1, index, incarnation)
         self.policy = make_policy(config, spec, seed)
-        self.index = index
         self.schema = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
         self.version = -1
-        self.opt_steps = 0
-        self.use = OwnUse()
 
     def reanalyze(
         self,
@@ -43,7 +39,7 @@ class Reanalyzer:
         started = time.perf_counter()
         if params is not None and params_header is not None:
             self.policy.load(params)
-            self.version, self.opt_steps = params_header.version, params_header.opt_steps
+            self.version = params_header.version
         assert self.version >= 0, "the first call brings parameters"
         assert drawn.row_ids is not None, "replay gives the ids of windows"
         shape, num_steps = drawn.row_ids.shape, drawn.row_ids.size
@@ -56,10 +52,7 @@ class Reanalyzer:
         new = {name: column.reshape(*shape, *column.shape[1:]) for name, column in found.items()}
         new[TARGET_VERSION] = np.full(shape, self.version)
         report = ReanalysisReport(
-            version=self.version,
-            opt_steps=self.opt_steps,
             steps=int(np.count_nonzero(drawn.row_ids >= 0)),
             seconds=time.perf_counter() - started,
-            uses=self.use.take(),
         )
-        return report, UpdatePriority(self.index, drawn.row_ids, None, new)
+        return report, UpdatePriority(drawn.row_ids, None, new)

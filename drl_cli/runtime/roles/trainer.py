@@ -16,7 +16,6 @@ from drl_cli.optim.modules import load_tensors, misfit
 from drl_cli.replay.frames import UNIQUE, FrameBatch, Stacking, Stacks
 from drl_cli.runtime.messages import BatchTrainingData, TrainReport, UpdatePriority
 from drl_cli.runtime.place.ray_runtime import node_address
-from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.divergence import check_drift, check_metrics, check_state
 from drl_cli.runtime.roles.normalization import BatchNormalizer
 from drl_cli.types import Array, Columns, LoadParams, State, column_name, gathered, nested, within
@@ -64,7 +63,6 @@ class Trainer:
         # Makes the updates of a call at once. A skipped update is no step, so that the counts are not known before.
         self.several = None if context.skips else getattr(self.chain, "many", None)
         self.opt_steps = self.calls = 0
-        self.use = OwnUse()
 
     def listen(self) -> tuple[str, int]:
         host = node_address()
@@ -117,7 +115,7 @@ class Trainer:
                 check_drift(self.algorithm.params, self.group, self.opt_steps)
         priorities = None
         if header.row_ids is not None:
-            priorities = new_values(header.trainer, header.row_ids, updates, header.needs_priorities, columns)
+            priorities = new_values(header.row_ids, updates, header.needs_priorities, columns)
         elif written := sorted({name for update in updates for name in update.columns}):
             raise AlgorithmRefused(f"algo: Update.columns has {', '.join(written)}; list these columns in WRITES")
         report = TrainReport(
@@ -132,7 +130,6 @@ class Trainer:
             replay=header.stats,
             sample_s=header.seconds,
             batch_s=batch_s,
-            uses=(*header.uses, *self.use.take()),
             notes=() if self.when is None else self.when.take_notes(),
         )
         return report, priorities
@@ -264,7 +261,7 @@ def _made(update: Update) -> Made:
 
 
 def new_values(
-    trainer: int, row_ids: Array, updates: Sequence[Made], has_priorities: bool, batches: Columns
+    row_ids: Array, updates: Sequence[Made], has_priorities: bool, batches: Columns
 ) -> UpdatePriority | None:
     """Return new priorities and columns for the rows of all updates that were made, or None if all were skipped.
 
@@ -286,7 +283,7 @@ def new_values(
         needed = batches[name].shape[1:] if name in batches else f"no column; it has {', '.join(batches)}"
         if values.shape[1:] != needed:
             raise AlgorithmRefused(f"algo: Update.columns: {name} has shape {values.shape[1:]}, the batch has {needed}")
-    return UpdatePriority(trainer, row_ids[made], stacked(priorities) if has_priorities else None, columns)
+    return UpdatePriority(row_ids[made], stacked(priorities) if has_priorities else None, columns)
 
 
 def _use_cpp_wrapper() -> None:

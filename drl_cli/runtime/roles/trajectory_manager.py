@@ -12,7 +12,6 @@ from drl_cli.replay.base import Table
 from drl_cli.replay.frames import batch_part
 from drl_cli.run_folder.replay_files import CHUNK_BYTES, ReplaySaver, read_states, refill
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
-from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.types import Columns
 from drl_cli.utils.moments import RunningMoments
@@ -39,13 +38,9 @@ class TrajectoryManager:
         self.saver = ReplaySaver(table, shard, chunk_bytes)
         self.moments = None if layout is None else RunningMoments.empty(layout.size)
         self.last_block: dict[tuple[int, int], int] = {}
-        self.use = OwnUse()
 
-    def insert(self, messages: Sequence[InsertTransition], *columns: Columns) -> int:
-        """Insert the rows of each message in this order, and return the number of inserts so far.
-
-        Raise ValueError if a block is repeated.
-        """
+    def insert(self, messages: Sequence[InsertTransition], *columns: Columns) -> None:
+        """Insert the rows of each message in this order. Raise ValueError if a block is repeated."""
         for message, rows in zip(messages, columns, strict=True):
             blocks = message.blocks
             for block in blocks:
@@ -55,13 +50,11 @@ class TrajectoryManager:
             if self.layout is not None and self.moments is not None:
                 self.moments = self.moments.merge(self.layout.moments(rows))
             self.last_block |= {(block.worker, block.incarnation): block.number for block in blocks}
-        return self.table.inserts
 
     def sample(self, message: SampleBatch) -> list[BatchTrainingData | Columns]:
         """Return a header and new columns `[U, B / num_trainers, ...]`, a slice of each batch, for each trainer."""
         started = time.perf_counter()
         drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
-        uses = self.use.take()
         size, stats = message.batch_size // message.num_trainers, dict(self.table.stats())
         if self.moments is not None:
             stats["normalizer_count"] = self.moments.count
@@ -71,10 +64,7 @@ class TrajectoryManager:
         for trainer in range(message.num_trainers):
             part = slice(trainer * size, (trainer + 1) * size)
             header = BatchTrainingData(
-                trainer=trainer,
                 num_batches=drawn.num_batches,
-                batch_size=size,
-                inserts=self.table.inserts,
                 row_ids=None if row_ids is None else row_ids[:, part],
                 needs_priorities="weight" in drawn.columns,
                 waiting=drawn.waiting,
@@ -85,7 +75,6 @@ class TrajectoryManager:
                 shard=self.shard,
                 moments=self.moments,
                 seconds=seconds,
-                uses=uses,
             )
             columns = drawn.columns
             if message.num_trainers > 1:
@@ -98,10 +87,7 @@ class TrajectoryManager:
         started = time.perf_counter()
         drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
         header = BatchTrainingData(
-            trainer=0,
             num_batches=drawn.num_batches,
-            batch_size=message.batch_size,
-            inserts=self.table.inserts,
             row_ids=drawn.row_ids,
             version=message.version,
             env_steps=message.env_steps,

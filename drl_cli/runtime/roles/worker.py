@@ -21,7 +21,6 @@ from drl_cli.errors import EnvironmentFailed
 from drl_cli.replay.builders import Builder, EpisodeBuilder
 from drl_cli.replay.frames import FrameBuilder, make_codec
 from drl_cli.runtime.messages import Block, InsertTransition, Told
-from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import Array, Columns, EnvSpec, LoadParams, PreviousStep, State
 from drl_cli.utils.machine import num_cores
@@ -60,7 +59,6 @@ class Worker:
         self.blocks = self.env_steps = 0
         self.running_steps = 0  # of the running collect call
         self.env_s = self.policy_s = 0.0
-        self.use = OwnUse()
         self.awaits_end = index == 0 and not spec.is_limited  # whether a warning is due if no episode ends
         if config.worker.exploration is not None:
             text = describe(config.worker.exploration, index, config.num_workers, config.worker.envs)
@@ -115,7 +113,6 @@ class Worker:
             work_s=seconds,
             env_s=self.env_s,
             policy_s=self.policy_s,
-            uses=self.use.take(),
         )
         return header, columns
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.interfaces import CollectRole
-from drl_cli.runtime.messages import InsertTransition, MessageCounts, Told
+from drl_cli.runtime.messages import InsertTransition, MessageCounts, ProcessUse, Told
 from drl_cli.runtime.place.handles import Ref, get
 from drl_cli.runtime.place.ray_runtime import Runtime
-from drl_cli.runtime.place.usage import OwnUse
+from drl_cli.runtime.place.usage import AskedUses
 from drl_cli.types import Array, Columns, LoadParams
 
 
@@ -24,29 +24,30 @@ class WorkerProxy:
         self.pool, self.runtime, self.window_s = pool, runtime, window_s
         self.params: Ref[Array] | None = None
         self.messages = MessageCounts()
-        self.use = OwnUse()
+        self.asked = AskedUses()
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
         """Call every idle worker. Return the merged header and columns of the workers that finish in time."""
         started = time.perf_counter()
         if params is not None:
             self.params = self.runtime.put(params)
-        results: list[tuple[InsertTransition, Ref[Columns]]] = []
+        headers, arrived = list[InsertTransition](), list[Ref[Columns]]()
         restarts = self.pool.restarts
-        while not results:
+        while not headers:
             for member in self.pool.idle():
                 self.pool.dispatch(member, params_header, self.params)
                 self.messages.add(8, int(member.loaded))
-            gathered = self.pool.gather(self.window_s)
-            results = [(done.header, done.columns) for done in gathered if done.header and done.columns]
-        self.messages.add(1, len(results))
-        headers = [header for header, _ in results]
-        blocks = [get(columns) for _, columns in results]
+            for _, header, _, block in self.pool.gather(self.window_s):
+                if header is not None:
+                    headers.append(header)
+                    arrived.append(block)
+        self.messages.add(1, len(headers))
+        blocks = [get(block) for block in arrived]
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
         merged = InsertTransition(
             blocks=tuple(block for header in headers for block in header.blocks),
             episodes=tuple(episode for header in headers for episode in header.episodes),
-            collect_s=time.perf_counter() - started,
+            seconds=time.perf_counter() - started,
             restarts=self.pool.restarts - restarts,
             routes=self.messages.take(),
             faults=tuple(fault for header in headers for fault in header.faults),
@@ -54,13 +55,16 @@ class WorkerProxy:
             work_s=sum(header.work_s for header in headers),
             env_s=sum(header.env_s for header in headers),
             policy_s=sum(header.policy_s for header in headers),
-            uses=(*self.use.take(), *(use for header in headers for use in header.uses)),
         )
         return merged, columns
 
     def told_steps(self) -> list[Told]:
         """Return the steps that the workers have told so far. Another thread may call this during `collect`."""
         return self.pool.told_steps()
+
+    def uses(self) -> list[ProcessUse]:
+        """Return what the workers have answered about their processes since the last call."""
+        return self.asked.take(member.handle for member in self.pool.members)
 
     def close(self) -> None:
         for member in self.pool.members:

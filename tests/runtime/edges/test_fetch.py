@@ -33,7 +33,7 @@ def collect(fetch, versions, **worker):
     pool = WorkerPool("worker", range(1), lambda index, incarnation: FakeWorker(got, **worker), 3, fetch=fetch)
     for version in versions:
         (member,) = pool.idle()
-        pool.finish(pool.dispatch(member, LoadParams(version, 0, 0), version))
+        pool.answer(pool.dispatch(member, LoadParams(version, 0, 0), version))
         assert got[-1] == "died" or member.loaded == (got[-1] is not None)
     return got
 

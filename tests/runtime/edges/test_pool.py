@@ -59,8 +59,8 @@ def clock(monkeypatch):
     return clock
 
 
-def header(worker=0, collect_s=0.0, episodes=()):
-    return InsertTransition((make_block(2, worker=worker),), episodes, collect_s)
+def header(worker=0, seconds=0.0, episodes=()):
+    return InsertTransition((make_block(2, worker=worker),), episodes, seconds)
 
 
 def timed(clock, *seconds, first=0, **options):
@@ -81,21 +81,28 @@ def collect(pool):
     return pool.gather(None)
 
 
+def members(results):
+    return [member.index for member, *_ in results]
+
+
 def test_gather_returns_all_blocks_in_the_order_of_the_members(clock):
     results = collect(pool := timed(clock, [9.0], [2.0], [5.0]))
-    assert [done.header.blocks[0].worker for done in results] == [done.member for done in results] == [0, 1, 2]
-    assert all(done.columns.value is COLUMNS and done.restarts == 0 and done.loaded for done in results)
+    assert [answer.blocks[0].worker for _, answer, *_ in results] == members(results) == [0, 1, 2]
+    assert all(
+        (columns.value is COLUMNS, restarts, member.loaded) == (True, 0, True)
+        for member, _, restarts, columns in results
+    )
     assert (clock.now, pool.busy) == (109.0, {})
     assert {timeout_s for _, timeout_s in clock.waits} == {LOOK_S}  # then the pool looks whether a worker hangs
 
 
 def test_a_window_begins_with_the_first_block(clock):
     dispatch(pool := timed(clock, [9.0], [2.0], [3.5], [4.0], first=10))
-    assert [done.member for done in pool.gather(2.0)] == [11, 12, 13]
+    assert members(pool.gather(2.0)) == [11, 12, 13]
     assert (clock.now, [member.index for member in pool.idle()]) == (104.0 + TICK, [11, 12, 13])
-    assert ([done.member for done in pool.gather(2.0)], pool.gather(2.0)) == ([10], [])
+    assert (members(pool.gather(2.0)), pool.gather(2.0)) == ([10], [])
     dispatch(pool := timed(clock, [1.0], [1.0], [1.5]))
-    assert [done.member for done in pool.gather(0.0)] == [0, 1]
+    assert members(pool.gather(0.0)) == [0, 1]
 
 
 def test_without_a_limit_a_call_may_take_any_time(clock):
@@ -105,8 +112,8 @@ def test_without_a_limit_a_call_may_take_any_time(clock):
 
 def test_a_hanging_worker_is_killed_while_the_others_are_gathered(clock):
     pool = timed(clock, [1e9, 1.0], [3.0])
-    first, second = collect(pool)
-    assert (first.header, first.restarts, second.header is None) == (None, 1, False)
+    (_, lost, restarts, _), (_, answer, *_) = collect(pool)
+    assert (lost, restarts, answer is None) == (None, 1, False)
     assert clock.now == 100.0 + 5.0 + 60.0 + START_S
     member, other = pool.members
     assert (member.incarnation, member.version, member.calls, member.hung) == (1, -1, 0, False)
@@ -145,11 +152,11 @@ def test_a_dead_worker_is_replaced_and_gets_the_parameters_again(clock):
         return made[-1]
 
     pool = WorkerPool("worker", [10], spawn, 1)
-    (died,) = collect(pool)
-    assert (died.member, died.header, died.columns, died.loaded, died.restarts) == (10, None, None, False, 1)
-    assert (pool.restarts, pool.members[0].lost_at) == (1, 100.0)
-    (done,) = collect(pool)
-    assert (done.header, done.loaded, len(made)) == (header(10), True, 2)
+    ((member, answer, restarts, _),) = collect(pool)
+    assert (member.index, answer, restarts) == (10, None, 1)
+    assert (pool.restarts, member.lost_at) == (1, 100.0)
+    ((_, answer, *_),) = collect(pool)
+    assert (answer, member.loaded, len(made)) == (header(10), True, 2)
     assert (pool.restart_seconds, pool.members[0].lost_at) == ([7.0], None)
     assert pool.take_notes() == ["worker 10 died (signal 9), restarted 1/1 in 7.0 s"]
 
@@ -157,9 +164,9 @@ def test_a_dead_worker_is_replaced_and_gets_the_parameters_again(clock):
 def test_an_unavailable_worker_is_called_again_and_not_replaced(clock):
     worker = Worker(clock, ActorUnavailable("socket closed"), header())
     pool = WorkerPool("worker", range(1), lambda index, incarnation: worker, 0)
-    (lost,) = collect(pool)
-    assert (lost.header, lost.restarts, pool.restarts) == (None, 0, 0)
-    assert collect(pool)[0].header == header()
+    ((_, answer, restarts, _),) = collect(pool)
+    assert (answer, restarts, pool.restarts) == (None, 0, 0)
+    assert collect(pool)[0][1] == header()
     assert worker.calls == [2, 2]  # the parameters are sent again, because they may not have arrived
 
 
@@ -173,9 +180,9 @@ def test_a_member_without_its_node_is_removed(clock, caplog):
     for index in range(3):
         pool.join(index, share=4)
     lost, *others = collect(pool)  # until 100, 101 and 102
-    assert (lost.header, lost.restarts, [done.member for done in others]) == (None, 0, [1, 2])
+    assert (lost[1:3], members(others)) == ((None, 0), [1, 2])
     assert caplog.messages == ["node 10.0.0.7 (abcdef) is gone: going on with 8 of 12 workers"]
-    assert (pool.wait_seconds(110.0), [done.member for done in collect(pool)]) == (9.0 + 8.0, [1, 2])
+    assert (pool.wait_seconds(110.0), members(collect(pool))) == (9.0 + 8.0, [1, 2])
     with pytest.raises(RoleLost, match="is gone, and with it the last worker"):
         collect(WorkerPool("worker", range(1), spawn, 10))
 
@@ -188,7 +195,7 @@ def test_all_members_of_a_lost_node_are_removed_with_one_line(clock, caplog):
 
     pool = WorkerPool("worker", range(3), spawn, 9, incarnation=5, node_of=lambda index: "b" if index else "a")
     lost = collect(pool)[1:]  # workers 1 and 2 die after another
-    assert [(done.header, done.restarts) for done in lost] == [(None, 0), (None, 0)]
+    assert [done[1:3] for done in lost] == [(None, 0)] * 2
     assert caplog.messages == ["node 10.0.0.7 (abcdef) is gone: going on with 1 of 3 workers"]
     assert ([member.index for member in pool.members], pool.restarts, pool.incarnation) == ([0], 0, 6)
     before = pool.wait_seconds(clock.now)
@@ -248,21 +255,21 @@ def test_a_restart_is_reported_with_the_next_block(clock, caplog):
 
 
 def test_the_deadline_follows_the_slowest_block(clock, caplog):
-    pool = WorkerPool("worker", range(2), lambda *_: Worker(clock, *[header(collect_s=30.0)] * 9), 3, timeout_s=5.0)
+    pool = WorkerPool("worker", range(2), lambda *_: Worker(clock, *[header(seconds=30.0)] * 9), 3, timeout_s=5.0)
     dispatch(pool)
     pool.kill_overdue(100 + START_S + 5 - 0.1)
-    assert [done.restarts for done in pool.gather(None)] == [0, 0]  # the first call of a process may take long
+    assert [restarts for *_, restarts, _ in pool.gather(None)] == [0, 0]  # the first call of a process may take long
     first, second = dispatch(pool)
-    pool.finish(second)
+    pool.answer(second)
     for moment, hung in ((100 + 30 + 4.9, False), (135, True), (136, True)):  # a member is killed once
         pool.kill_overdue(moment)
         assert pool.members[0].hung == hung
-    done = pool.finish(first)
-    assert (done.header, done.restarts, [member.incarnation for member in pool.members]) == (None, 1, [1, 0])
+    _, answer, restarts = pool.answer(first)
+    assert (answer, restarts, [member.incarnation for member in pool.members]) == (None, 1, [1, 0])
     dispatch(pool)
     assert pool.members[0].loaded
     pool.kill_overdue(134.9)
-    assert [done.restarts for done in pool.gather(None)] == [0, 0]
+    assert [restarts for *_, restarts, _ in pool.gather(None)] == [0, 0]
     assert caplog.messages == ["worker 0 hung: no block for 35 s (worker.step_timeout_s), restarted 1/3 in 0.0 s"]
 
 
@@ -292,10 +299,6 @@ class Teller(FakeHandle):
 
     answer = ()
 
-    def call(self, method, *args, results):
-        self.refs = [LocalRef(), LocalRef(COLUMNS)]
-        return self.refs
-
     def told(self):
         return News(self.answer)
 
@@ -303,14 +306,9 @@ class Teller(FakeHandle):
 def test_steps_of_running_calls_are_counted_once():
     tellers = [Teller(), Teller()]
     pool = WorkerPool("worker", range(2), lambda index, incarnation: tellers[index], 1)
-    first, second = dispatch(pool)
-    assert pool.running_steps() == 0
+    assert pool.running_steps({}) == 0
     tellers[0].answer, tellers[1].answer = [Told(0, 0, 5)], [Told(1, 70, 3)]  # worker 1 was resumed
-    assert pool.running_steps() == 8
-    tellers[0].refs[0].value = InsertTransition((make_block(20, worker=0),), (), 0.0)
-    pool.finish(first)
-    assert pool.finished == {0: 20}
-    assert pool.running_steps() == 3  # the old answer of worker 0 does not count again
+    assert pool.running_steps({}) == 8
+    assert pool.running_steps({0: 20}) == 3  # the old answer of worker 0 does not count again
     tellers[0].answer = [[0, 20, 2]]
-    assert pool.running_steps() == 5
-    assert second in pool.busy
+    assert pool.running_steps({0: 20}) == 5

@@ -77,7 +77,7 @@ def test_blocks_are_inserted_and_counted_when_a_worker_dies():
     assert (made.issued, made.limiter.inserts, made.is_due()) == (24, 24, False)
     assert made.progress.trace.counts[7] == 3
     react(made)
-    assert [done.member for done in made.arrived] == [2, 1, 0]
+    assert [member.index for member, *_ in made.arrived] == [2, 1, 0]
     assert made.is_due()
     made.insert_arrived()
     assert (made.issued, made.inserting, made.arrived, made.is_due()) == (16, 2, [], False)
@@ -137,8 +137,8 @@ def test_the_other_blocks_of_a_call_are_inserted_if_one_was_lost(caplog):
     made = make([(8, 8)], [(8, 7)], [(8, 8)])
     collect(made)
     react(made)
-    assert [done.member for done in made.arrived] == [2, 1, 0]
-    made.replay.lost = [made.arrived[1].columns]
+    assert [member.index for member, *_ in made.arrived] == [2, 1, 0]
+    made.replay.lost = [made.arrived[1][-1]]
     made.insert_arrived()
     assert (made.inserting, len(made.calls.pending), made.replay.inserted) == (3, 1, [])
     assert made.calls.quiet == set(made.calls.pending)
@@ -176,8 +176,8 @@ class Reanalyzer(FakeHandle):
         self.calls.append((method, len(args)))
         if self.deaths and self.deaths.pop(0):
             return [LocalRef(error=ActorDied("signal 9"))] * 2
-        report = ReanalysisReport(version=1, opt_steps=16, steps=self.steps, seconds=0.1)
-        return [LocalRef(report), LocalRef(UpdatePriority(0, np.zeros((1, 2, 16)), None, {}))]
+        report = ReanalysisReport(steps=self.steps, seconds=0.1)
+        return [LocalRef(report), LocalRef(UpdatePriority(np.zeros((1, 2, 16)), None, {}))]
 
 
 class Made:

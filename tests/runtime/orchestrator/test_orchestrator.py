@@ -134,7 +134,7 @@ def test_workers_that_waited_longest_collect_first(still):
     members = [SimpleNamespace(index=i, issued=issued, share=1) for i, issued in enumerate([30.0, 10.0, 20.0, 40.0])]
     asked, room = [], iter([True, True, True, False])
     still.pool.idle = lambda: members
-    still.collector.arrived.append(SimpleNamespace(member=2))  # its block must be inserted first
+    still.collector.arrived.append((members[2], None, 0, None))  # its block must be inserted first
     still.collector.is_due, still.admission.updates = lambda: False, lambda: 0
     still.admission.may_collect, still._idle = lambda rows: next(room), lambda **options: None
     still.saver.is_due = lambda env_steps: False
@@ -302,9 +302,9 @@ def test_a_run_whose_manage_died_too_often_saves_its_checkpoints_itself(build_gr
 def lose_manage(graph):
     graph.manage.handle = FakeHandle(call=lambda *call: LocalRef(error=ActorDied("signal 9")))
     graph.manage.spawn = lambda wait: graph.manage.handle
-    graph.manage.report({}, 1, print)
+    graph.manage.report({}, 1)
     for _ in range(graph.config.manage.max_restarts + 1):
-        graph.manage.report({}, 1, print)
+        graph.manage.report({}, 1)
         graph.manage.poll()
 
 

@@ -41,7 +41,7 @@ def make(*overrides, trace=None):
 def header(steps, worker=0, first=0, opt_steps=0, rows=None, **options):
     span = {"first_env_step": first, "last_env_step": first + steps}
     block = make_block(steps if rows is None else rows, worker=worker, opt_steps=opt_steps, **span)
-    return InsertTransition((block,), options.pop("episodes", ()), options.pop("collect_s", 0.0), **options)
+    return InsertTransition((block,), options.pop("episodes", ()), options.pop("seconds", 0.0), **options)
 
 
 def trained(opt_steps, updates, skipped=0, metrics=None, seconds=0.5, replay=None, sample_s=0.1):
@@ -74,7 +74,7 @@ def test_the_first_evaluation_at_the_goal_is_timed():
 def test_rates_are_since_the_last_report(clock):
     progress = make()
     clock.now = 103.0
-    progress.collected(header(40, collect_s=2.0))
+    progress.collected(header(40, seconds=2.0))
     progress.trained(trained(10, 10, metrics={"loss": 2.0}))
     progress.loads = 5
     clock.now = 110.0
@@ -122,7 +122,7 @@ def test_rates_and_waits_do_not_change_after_the_end(clock):
     short.trainer_idle.start(100.25)
     assert short.wait_fracs(0.25) == (0.25 / (0.5 * 2), 0.5)
     clock.now = 103.0
-    progress.collected(header(40, collect_s=2.0))
+    progress.collected(header(40, seconds=2.0))
     progress.train_started = 101.0
     progress.trainer_idle.start(111.0)
     clock.now = 121.0
@@ -263,7 +263,7 @@ def test_the_rates_of_a_summary_leave_out_the_start_and_waits_for_evaluations(cl
     progress = make()
     progress.waited_for_evaluation(50.0)  # before the first step
     clock.now = 110.0
-    progress.collected(header(40, collect_s=2.0))
+    progress.collected(header(40, seconds=2.0))
     assert progress.training_s() == 2.0
     assert make().summary(0.0, 0)["env_steps_per_s"] == 0.0  # no time has passed: no speed is known
     progress.waited_for_evaluation(8.0)

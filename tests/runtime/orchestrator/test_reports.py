@@ -7,7 +7,7 @@ from graphs import COUNTER, TINY, make_config
 from headers import make_insert
 
 from drl_cli.metrics.console import Console
-from drl_cli.runtime.messages import EvalReport, ProcessKey, ProcessUse
+from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator import reports as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
@@ -23,9 +23,8 @@ class Sink:
     def __init__(self):
         self.reports, self.evaluated = [], []
 
-    def report(self, scalars, env_steps, tell):
+    def report(self, scalars, env_steps):
         self.reports.append((scalars, env_steps))
-        tell([ProcessUse("manage", ProcessKey("elsewhere", 7, 1.0), 2.5, 2**20)])
 
     def evaluate(self, load, params):
         self.evaluated.append(load.env_steps)
@@ -70,7 +69,7 @@ def test_a_report_goes_to_manage_and_the_console(make, sink):
     made.send(LoadParams(1, 2, 3))
     assert made.next == 115.0
     ((scalars, env_steps),) = sink.reports
-    assert (made.console.status.env_steps, made.progress.usage.by_role()["manage"]["cpu_s"]) == (77, 2.5)
+    assert made.console.status.env_steps == 77
     assert (env_steps, scalars["perf/worker_wait_s"]) == (77, 8.0)
 
 
@@ -125,7 +124,7 @@ def test_the_state_of_the_status_follows_the_run(make):
 
 def test_a_wait_for_the_compiler_is_told_with_its_seconds(make):
     made = make("orchestrator.min_inserts=32")
-    made.pool.running_steps = lambda: 0
+    made.pool.running_steps = lambda finished: 0
     made.progress.collected(make_insert(40))
     made.progress.train_started = 3.0
 

@@ -15,14 +15,18 @@ def shown(monkeypatch):
 
     def make(*overrides, collected=None, missing=0, trained=None):
         progress = SimpleNamespace(
-            env_steps=1000, collect_started=collected, missing_inserts=lambda: missing, train_started=trained
+            env_steps=1000,
+            finished={},
+            collect_started=collected,
+            missing_inserts=lambda: missing,
+            train_started=trained,
         )
         config = make_config(*TINY, *overrides)
         pool = SimpleNamespace(num_workers=config.num_workers)
         collects = RunningCollects(config, pool, progress)
 
         def at(moment, steps):
-            clock.now, pool.running_steps = moment, lambda: steps
+            clock.now, pool.running_steps = moment, lambda finished: steps
             return collects.fields()
 
         return at

@@ -8,7 +8,8 @@ from graphs import COUNTER, on_collected
 
 from drl_cli.runtime.messages import ProcessKey, ProcessUse
 from drl_cli.runtime.place import usage as module
-from drl_cli.runtime.place.usage import OwnUse, Usage
+from drl_cli.runtime.place.handles import ActorDied, LocalRef
+from drl_cli.runtime.place.usage import AskedUses, Usage
 
 # os.times counts in the same steps of 10 ms as /proc, which Usage reads.
 BURN = "import os\nwhile sum(os.times()[:2]) < 0.06: pass\nprint(flush=True)\n"
@@ -119,20 +120,22 @@ def test_cores_are_a_mean_over_the_last_samples(monkeypatch):
     assert usage.now()[0]["worker"]["cores"] == 0.0
 
 
-def test_a_role_reports_at_most_every_second(monkeypatch):
-    main = OwnUse()
-    assert main.take() == ()  # this process has no role
-    clock = iter([100.0, 100.9, 101.1])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(module, "role_of", lambda process: "worker 5")
-    own = OwnUse()
-    (use,), nothing, (again,) = own.take(), own.take(), own.take()
-    process = psutil.Process()
-    assert (use.role, use.key.pid, use.key.began, nothing) == ("worker 5", process.pid, process.create_time(), ())
-    assert 0 < use.cpu_s <= again.cpu_s <= process.cpu_times().user + process.cpu_times().system
-    assert use.rss == pytest.approx(process.memory_info().rss, rel=0.2)
-    monkeypatch.setattr(module.time, "monotonic", lambda: 1e9)
-    assert main.take() == ()  # and gets none
+def test_a_role_that_owes_an_answer_is_not_asked_again():
+    class Role:
+        def __init__(self, answer):
+            self.answer, self.calls = answer, 0
+
+        def uses(self):
+            self.calls += 1
+            return self.answer
+
+    asked, fast, slow = AskedUses(), Role(LocalRef(["its use"])), Role(object())
+    dead = Role(LocalRef(error=ActorDied("killed")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "wait", lambda refs, timeout_s: [ref for ref in refs if isinstance(ref, LocalRef)])
+        assert asked.take([fast, slow, dead]) == []
+        assert asked.take([fast, slow]) == ["its use"]
+    assert (fast.calls, slow.calls, dead.calls) == (2, 1, 1)
 
 
 @pytest.mark.ray

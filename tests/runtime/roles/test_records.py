@@ -128,7 +128,7 @@ def test_a_users_evaluator_scores_and_takes_part_in_confirming(make):
 
 def test_a_users_recorder_gets_reports_evaluations_and_videos(make):
     manage = make("logger.recorders=[telling:Own]", "manage.video_period=1", "logger.project=mine")
-    assert manage.report({"perf/x": 1.0}, 50) == ([], ())
+    assert manage.report({"perf/x": 1.0}, 50) == []
     evaluate(manage, 40)
     assert manage.close("done") == []
     first, second, third, *rest = (manage.folder / "own.txt").read_text().splitlines()
@@ -140,7 +140,7 @@ def test_a_users_recorder_gets_reports_evaluations_and_videos(make):
 @pytest.mark.parametrize("kind", ["Failing", "Unmade"])
 def test_a_failing_recorder_does_not_affect_other_recorders(make, kind):
     manage = make(f"logger.recorders=[telling:{kind},telling:Own]")
-    problems = [problem for step in range(1, 4) for problem in manage.report({"perf/x": 1.0}, step)[0]]
+    problems = [problem for step in range(1, 4) for problem in manage.report({"perf/x": 1.0}, step)]
     (report,) = evaluate(manage, 4)
     problems += manage.close("done")
     assert report.problem is None
@@ -244,10 +244,10 @@ def test_the_film_is_of_the_first_episode_of_an_evaluation(make):
 )
 def test_a_failed_film_is_reported_once_and_evaluations_continue(make, env, cause):
     manage = make("manage.video_period=1", env)
-    reports, problems = evaluate(manage, 10, 20), manage.report({}, 30)[0]
+    reports, problems = evaluate(manage, 10, 20), manage.report({}, 30)
     assert len(problems) == 1
     assert problems[0].startswith(f"manage.video_period: no video is made: {cause}")
-    assert manage.report({}, 40)[0] == []
+    assert manage.report({}, 40) == []
     assert all(report.mean > 0 for report in reports)
     manage.close("done")
     assert videos(manage) == []

@@ -1,6 +1,5 @@
 import warnings
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from drl_cli.utils.outside import raised
 
 CPU = Context(torch.device("cpu"))
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-HEADER = BatchTrainingData(0, 2, 3, 99)
+HEADER = BatchTrainingData(2)
 
 
 class Fake(Algorithm):
@@ -213,9 +212,7 @@ def test_a_report_has_the_time_of_the_call_and_of_its_batches(monkeypatch):
     moments = iter([100.0, 101.0, 103.5])
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(moments))
     _, trainer = make()
-    trainer.use = SimpleNamespace(take=lambda: ("the trainer's",))
-    report, _ = trainer.train(replace(HEADER, uses=("the shard's",)), columns())
-    assert report.uses == ("the shard's", "the trainer's")
+    report, _ = trainer.train(HEADER, columns())
     assert (report.seconds, report.batch_s, report.opt_steps, report.num_updates) == (3.5, 1.0, 2, 2)
 
 
@@ -240,9 +237,8 @@ def test_priorities_come_with_their_row_ids():
     fake, trainer = make()
     row_ids, weight = np.array([[5, 6, 7], [9, 9, 2**40]]), np.full((2, 3), 0.5, np.float32)
     source = np.zeros((2, 3), np.int32)  # the origin of rows is not for the algorithm
-    report, update = trainer.train(BatchTrainingData(3, 2, 3, 99, row_ids), columns(weight=weight, source=source))
+    report, update = trainer.train(BatchTrainingData(2, row_ids), columns(weight=weight, source=source))
     assert (report.opt_steps, report.num_updates, report.metrics) == (2, 2, {"loss": 2.5, "lr": 0.5, "grad_norm": 0.0})
-    assert update.trainer == 3
     assert update.row_ids.tolist() == row_ids.tolist()
     assert update.priorities.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert not any("source" in batch for batch in fake.batches)
@@ -258,7 +254,7 @@ def test_uniform_replay_gets_no_priorities(has_priorities):
 def test_prioritized_replay_needs_an_algorithm_with_priorities():
     _, trainer = make(has_priorities=False)
     with pytest.raises(ValueError, match="replay=uniform"):
-        trainer.train(BatchTrainingData(0, 2, 3, 99, np.zeros((2, 3), np.int64)), columns())
+        trainer.train(BatchTrainingData(2, np.zeros((2, 3), np.int64)), columns())
 
 
 @pytest.mark.parametrize(("mode", "rows"), [("async", 1), ("sync", 256)])

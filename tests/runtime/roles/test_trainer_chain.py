@@ -47,7 +47,7 @@ def batches(seed, bad=None):
 
 
 def train(trainer, calls, first=0, bad=None, columns=None):
-    headers = {i: BatchTrainingData(0, UPDATES, ROWS, 1_000, env_steps=500 * i) for i in range(first, first + calls)}
+    headers = {i: BatchTrainingData(UPDATES, env_steps=500 * i) for i in range(first, first + calls)}
     return [trainer.train(header, columns or batches(i, bad))[0] for i, header in headers.items()]
 
 

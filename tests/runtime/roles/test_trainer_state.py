@@ -16,7 +16,6 @@ from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.trial_update import random_batch
-from drl_cli.types import num_rows
 
 
 def batches(*overrides):
@@ -88,8 +87,8 @@ def test_metrics_are_means_over_the_updates_that_were_made(skipped):
     bad = good | {"reward": np.full_like(good["reward"], np.inf)}
     both = {name: np.concatenate([good[name], *[bad[name]] * skipped]) for name in good}
     plain, diluted = (trainer("trainer.on_nonfinite=skip") for _ in range(2))
-    report, _ = plain.train(BatchTrainingData(0, 1, num_rows(good), 99), good)
-    other, _ = diluted.train(BatchTrainingData(0, 1 + skipped, num_rows(good), 99), both)
+    report, _ = plain.train(BatchTrainingData(1), good)
+    other, _ = diluted.train(BatchTrainingData(1 + skipped), both)
     assert ((other.num_updates, other.skipped), other.metrics) == ((1, skipped), pytest.approx(report.metrics))
     assert any(abs(value) > 1e-3 for value in report.metrics.values())
 
@@ -111,9 +110,9 @@ class Alternating(Algorithm):
 
 def test_a_metric_is_averaged_over_the_updates_that_return_it():
     one = Trainer(Alternating, Context(torch.device("cpu")))
-    report, _ = one.train(BatchTrainingData(0, 4, 2, 99), {"obs": np.ones((4, 2, 3), np.float32)})
+    report, _ = one.train(BatchTrainingData(4), {"obs": np.ones((4, 2, 3), np.float32)})
     assert report.metrics["rare"] == 4.0
-    report, _ = one.train(BatchTrainingData(0, 1, 2, 99), {"obs": np.ones((1, 2, 3), np.float32)})
+    report, _ = one.train(BatchTrainingData(1), {"obs": np.ones((1, 2, 3), np.float32)})
     assert "rare" not in report.metrics
 
 
@@ -123,12 +122,12 @@ def test_rows_of_skipped_updates_keep_their_priorities():
     columns = {name: column.copy() for name, column in columns.items()}
     columns["reward"][0] = np.inf
     row_ids = np.arange(columns["reward"].size).reshape(columns["reward"].shape)
-    report, priorities = one.train(BatchTrainingData(0, 2, 16, 99, row_ids), columns)
+    report, priorities = one.train(BatchTrainingData(2, row_ids), columns)
     assert (report.num_updates, report.skipped) == (1, 1)
     assert priorities.row_ids.tolist() == row_ids[1:].tolist()
     assert priorities.priorities.shape == (1, 16)
     columns["reward"][1] = np.inf
-    _, priorities = one.train(BatchTrainingData(0, 2, 16, 99, row_ids), columns)
+    _, priorities = one.train(BatchTrainingData(2, row_ids), columns)
     assert priorities is None
 
 
@@ -154,7 +153,7 @@ def train(group, when, calls):
     rng = np.random.default_rng(group.rank)
     for call in range(calls):
         try:
-            trainer.train(BatchTrainingData(0, 1, 5, 99), {"reward": rng.standard_normal((1, 5), np.float32)})
+            trainer.train(BatchTrainingData(1), {"reward": rng.standard_normal((1, 5), np.float32)})
         except AlgorithmFailed as error:
             return call + 1, str(error)
     return calls, None
@@ -193,7 +192,7 @@ def train_own_statistics(group):
     trainer = Trainer(OwnStatistics, Context(torch.device("cpu"), group))
     rewards = np.full((1, 5), group.rank, np.float32)
     with pytest.raises(AlgorithmFailed, match=r"their values of 'buffer\.net\.mean' differ by 1 after update 1\."):
-        trainer.train(BatchTrainingData(0, 1, 5, 99), {"reward": rewards})
+        trainer.train(BatchTrainingData(1), {"reward": rewards})
 
 
 def test_statistics_of_one_trainers_rows_are_drift():

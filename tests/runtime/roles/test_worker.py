@@ -157,7 +157,7 @@ def test_each_block_has_the_times_of_environments_and_policy(clock):
     slow(worker, clock)
     for _ in range(2):
         header, _ = worker.collect(RANDOM)
-        assert (header.collect_s, header.work_s, header.env_s, header.policy_s) == (36.0, 36.0, 24.0, 8.0)
+        assert (header.seconds, header.work_s, header.env_s, header.policy_s) == (36.0, 36.0, 24.0, 8.0)
 
 
 TABLES = {

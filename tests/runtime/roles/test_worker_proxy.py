@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import numpy as np
 from handles import FakeHandle
 from headers import make_block
@@ -18,6 +16,9 @@ class Worker(FakeHandle):
     def __init__(self, index):
         self.index, self.calls = index, []
 
+    def uses(self):
+        return LocalRef([f"use of {self.index}"])
+
     def call(self, method, *args, results=1):
         self.calls.append((method, *[get(arg) if isinstance(arg, LocalRef) else arg for arg in args]))
         if method == "close":
@@ -29,7 +30,6 @@ class Worker(FakeHandle):
             "work_s": 4.0,
             "env_s": 2.0 + self.index,
             "policy_s": 1.0,
-            "uses": (f"use of {self.index}",),
             "notes": (f"note of {self.index}",),
         }
         header = InsertTransition((block,), (episode,), 9.0, faults=(f"fault of {self.index}",), **spent)
@@ -58,21 +58,20 @@ def test_parameters_are_stored_once_and_blocks_are_merged(monkeypatch):
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(moments))
     proxy, workers = make()
     params, first, second = np.ones(3), LoadParams(4, 40, 400), LoadParams(5, 50, 500)
-    proxy.use = SimpleNamespace(take=lambda: ("the proxy's own",))
     merged, columns = proxy.collect(first, params)
     assert (merged.work_s, merged.env_s, merged.policy_s) == (8.0, 5.0, 2.0)
-    assert (merged.uses, proxy.runtime.puts) == (("the proxy's own", "use of 0", "use of 1"), [params])
+    assert proxy.runtime.puts == [params]
     assert [worker.calls for worker in workers] == [[("collect", first, params)]] * 2
     assert columns["reward"].tolist() == [1.0, 11.0, 11.0]
     assert [block.worker for block in merged.blocks] == [0, 1]
     assert [episode.env for episode in merged.episodes] == [0, 1]
     assert merged.faults == ("fault of 0", "fault of 1")
-    assert (merged.collect_s, merged.restarts, merged.notes) == (3.0, 0, ("note of 0", "note of 1"))
+    assert (merged.seconds, merged.restarts, merged.notes) == (3.0, 0, ("note of 0", "note of 1"))
     assert {route: count for route, count in merged.routes.items() if count} == {1: 2, 8: 2}
     merged, columns = proxy.collect(first)
     assert proxy.runtime.puts == [params]
     assert workers[0].calls[1:] == [("collect", first)]  # they have this version
-    assert (columns["reward"].tolist(), merged.collect_s) == ([2.0, 12.0, 12.0], 0.5)
+    assert (columns["reward"].tolist(), merged.seconds) == ([2.0, 12.0, 12.0], 0.5)
     assert {route: count for route, count in merged.routes.items() if count} == {1: 2}
     moments = iter([0.0] * 9)
     proxy.collect(second, params * 2)
@@ -86,6 +85,11 @@ def test_the_window_is_passed_to_the_pool():
     proxy.pool.gather = lambda window_s: (windows.append(window_s), gather(window_s))[1]
     proxy.collect(LoadParams(0, 0, 0), np.ones(1))
     assert windows == [0.25]
+
+
+def test_the_use_of_the_workers_is_asked_for_and_then_returned():
+    proxy, _ = make()
+    assert (proxy.uses(), proxy.uses()) == ([], ["use of 0", "use of 1"])
 
 
 def test_closing_closes_the_workers():
