@@ -12,7 +12,7 @@ from contextlib import closing
 from drl_cli.algos.lookup import title
 from drl_cli.config.config import Config
 from drl_cli.errors import DONE, ReportedError, UsageError, users_errors
-from drl_cli.runs.named import named_run, with_config_of
+from drl_cli.runs.named import with_config_of_run
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.compose import compose
@@ -76,8 +76,7 @@ def main(words: list[str]) -> int:
     """Print the `rates` of a command line of drl-train, or the problems, and return the exit code."""
     from drl_cli.preflight.environment import environment_spec
 
-    command = read_command(words)
-    command = with_config_of(named_run(command), command)
+    command = with_config_of_run(read_command(words))
     try:
         config = compose(command.overrides, command.config_file)
         with users_errors(config.outside_modules):

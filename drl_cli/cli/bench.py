@@ -12,14 +12,14 @@ from typing import Any
 from drl_cli.cli.command import option, run_words
 from drl_cli.config.config import Config
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, as_usage_error, users_errors
-from drl_cli.preflight.unread import typed_keys
 from drl_cli.runs.auto import naming_choice, with_auto
-from drl_cli.runs.named import named_run, with_config_of
+from drl_cli.runs.named import with_config_of_run
 from drl_cli.settings.algorithm import refusal
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import groups
+from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.options import parse, usage
 from drl_cli.settings.value_types import group_of
 from drl_cli.types import EnvSpec
@@ -63,7 +63,8 @@ def answer(words: Sequence[str]) -> int:
     """Check the command line, measure, and print the table."""
     options, typed, auto_line = read(words)
     command = with_run(typed)
-    from drl_cli.preflight.preflight import preflight, try_update
+    from drl_cli.preflight.algorithm import try_update
+    from drl_cli.preflight.preflight import preflight
     from drl_cli.runtime.place.cluster import share_cores
     from drl_cli.settings.fill import with_device, with_short_warm_up
 
@@ -166,18 +167,16 @@ def is_own(key: str) -> bool:
 
 def with_run(command: CommandLine) -> CommandLine:
     """Replace `from_config=RUN` by the config of RUN. Raise UsageError for `resume=RUN`."""
-    folder = named_run(command)
-    if folder is None:
-        return command
-    if any(arg.lstrip("+").startswith("resume=") for arg in command.overrides):
+    if typed_values(command.overrides).get("resume", "null") != "null":
         raise UsageError("resume: drl-bench trains nothing; from_config=RUN measures with that run's config")
-    rest = [arg for arg in command.overrides if not arg.lstrip("+").startswith("from_config=")]
-    return with_config_of(folder, dataclasses.replace(command, overrides=rest))
+    changed = with_config_of_run(command)
+    rest = [arg for arg in changed.overrides if not arg.lstrip("+").startswith("from_config=")]
+    return dataclasses.replace(changed, overrides=rest)
 
 
 def check_use(config: Config, spec: EnvSpec, options: Options, typed: Sequence[str]) -> None:
     """Raise UsageError if drl-bench can't measure this config, or does not read a key that was typed."""
-    if unread := [key for key in typed_keys(typed) if key.startswith(UNREAD)]:
+    if unread := [key for key in typed_values(typed) if key.startswith(UNREAD)]:
         raise UsageError(
             [
                 f"{key} has no effect: drl-bench ends, evaluates and saves no run of yours; leave it out"

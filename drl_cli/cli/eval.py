@@ -99,7 +99,8 @@ def evaluate_all(options: Options, kwargs: Mapping[str, Any]) -> int:
     errors: list[ReportedError] = []
     for folder, step in steps.items():
         try:
-            results[folder] = evaluate(folder, with_step(options, step), kwargs)
+            asked = options if step is None else dataclasses.replace(options, checkpoint=step.name)
+            results[folder] = evaluate(folder, asked, kwargs)
         except ReportedError as error:
             errors.append(error)
     if len(results) > 1:
@@ -112,11 +113,6 @@ def evaluate_all(options: Options, kwargs: Mapping[str, Any]) -> int:
     if errors:
         raise UsageError([line for error in errors for line in error.problems], errors[0].exit_code)
     return DONE
-
-
-def with_step(options: Options, checkpoint: Path | None) -> Options:
-    """Return the options with the name of this checkpoint. If it is None, return them unchanged."""
-    return options if checkpoint is None else dataclasses.replace(options, checkpoint=checkpoint.name)
 
 
 def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from drl_cli.bench.ratio import with_measured_ratio
+from drl_cli.cli.train import completed
 from drl_cli.cli.train import train as train_composed
 from drl_cli.errors import DONE, INTERRUPTED, UsageError, UserCodeFailed
-from drl_cli.runs.auto import naming_choice, with_auto
-from drl_cli.runs.named import named_run, with_config_of
 from drl_cli.runtime.place.signals import SIGNAL_CODES
 from drl_cli.settings.build import as_typed
-from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import mapping
 from drl_cli.utils.outside import raised
@@ -68,16 +65,13 @@ def train(words: list[str], on_evaluation: OnEvaluation | None = None) -> dict[s
     command = read_command(words)
     if command.flags:
         raise UsageError(f"{command.flags[0]}: drl_cli.train takes key=value alone; drl-train takes flags")
-    command, auto_line = with_auto(with_config_of(named_run(command), command))
-    with naming_choice(auto_line):
-        command, ratio_line = with_measured_ratio(command)
-        check_command(command)
+    command, lines = completed(command, words)
     plain = mapping(command.overrides, command.config_file)
     if plain.get("explain"):
         raise UsageError("explain=true prints where values come from, and does not train: say it to drl-train")
     handlers = {number: signal.getsignal(number) for number in (*SIGNAL_CODES, signal.SIGUSR1)}
     try:
-        notes = [line for line in (auto_line, ratio_line) if line is not None]
+        notes = [line for line in lines if line is not None]
         called = on_evaluation and _named(on_evaluation)
         summary = train_composed(plain, words, notes, began, called)
     finally:

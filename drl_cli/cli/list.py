@@ -41,12 +41,6 @@ class DataOptions:
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
 
-def help_text() -> str:
-    """Return the help of `drl-list data`."""
-    about = "datasets, each read once as a whole"
-    return f"{usage('drl-list data', DataOptions, about, EXAMPLES)}\n\n{COLUMNS}"
-
-
 def data_lines(args: Sequence[str]) -> list[str]:
     """Return the table of datasets. Raise UsageError with the problems of all datasets that were named.
 
@@ -122,7 +116,7 @@ def help_of(words: Sequence[str]) -> str:
     if words and words[0] == "algos":
         return usage("drl-list algos", AlgoOptions, "algorithms", ("drl-list algos env=CartPole-v1",))
     if words and words[0] == "data":
-        return help_text()
+        return f"{usage('drl-list data', DataOptions, 'datasets, each read once as a whole', EXAMPLES)}\n\n{COLUMNS}"
     if words and words[0] in ("runs", "sweeps"):
         from drl_cli.cli.list_runs import help_of
 
@@ -211,7 +205,7 @@ TOPICS = {
     "keys": lists_of("drl_cli.settings.key_help", "answer"),
     "runs": lists_of("drl_cli.cli.list_runs", "run_lines"),
     "sweeps": lists_of("drl_cli.cli.list_runs", "sweep_lines"),
-    "data": lists_of("drl_cli.cli.list", "data_lines"),
+    "data": data_lines,
 }
 
 

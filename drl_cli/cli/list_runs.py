@@ -181,7 +181,7 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
         if line := _unknown(key, runs):
             raise UsageError(line)
         asked = (values.strip("[]") if key in ("tag", "tags") else values).split(",")
-        found = [run for run in found if any(_fits(run, key, one) for one in asked)]
+        found = [run for run in found if any(_matches(value_of(run, key), one) for one in asked)]
     return found
 
 
@@ -246,15 +246,8 @@ def value_of(run: Run, key: str) -> Any:
     return run.status if key == "status" else run.config.get(NAMES.get(key, key))
 
 
-def _fits(run: Run, key: str, asked: str) -> bool:
-    """Return whether a run's value of a key matches a condition. Text matches by its beginning or by a glob.
-
-    A list of texts matches if one of its texts matches.
-    """
-    return _matches(value_of(run, key), asked)
-
-
 def _matches(value: Any, asked: str) -> bool:
+    """Return whether a value matches a condition: text by its beginning or by a glob, a list by one of its texts."""
     if isinstance(value, list):
         return any(isinstance(item, str) and _matches(item, asked) for item in value)
     if isinstance(value, str):

@@ -29,13 +29,14 @@ from drl_cli.run_folder.resume import Resumed, claim_run, resume
 from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.end_text import end_text
-from drl_cli.runs.named import named_run, with_config_of
+from drl_cli.runs.named import with_config_of_run
 from drl_cli.runtime.place.signals import Signals, catch, ending_with
 from drl_cli.settings.build import as_typed, build
 from drl_cli.settings.check import check_command, check_option
-from drl_cli.settings.command_line import flags_for_hydra, read_command
+from drl_cli.settings.command_line import CommandLine, flags_for_hydra, read_command
 from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
+from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.key_help import sections, text
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep
@@ -72,13 +73,7 @@ def answer(args: list[str]) -> int:
             print("\n".join(words))
         return DONE
     command = read_command(args)
-    command, data_line = with_data_env(with_config_of(named_run(command), command))
-    command, auto_line = with_auto(command)
-    if is_search(command.overrides) and not command.is_sweep:
-        refuse_search(args)
-    with naming_choice(auto_line):
-        command, ratio_line = with_measured_ratio(command)
-        check_command(command)
+    command, (auto_line, ratio_line, data_line) = completed(command, args)
     if command.is_sweep and "explain=true" in command.overrides:
         raise UsageError("explain=true explains one run: leave -m and the lists of values out")
     if command.is_sweep:
@@ -89,7 +84,7 @@ def answer(args: list[str]) -> int:
         overrides = complete_with_family(command.overrides, command.config_file)
         run_hydra([*flags_for_hydra(command.flags), *OURS, *overrides])
         return DONE
-    if console_kind(args) == "auto":
+    if typed_values(args).get("console", "auto") == "auto":
         announce(sys.stdout, "reading the config")
     try:
         with naming_choice(auto_line), composed(command.overrides, command.config_file) as plain:
@@ -115,6 +110,23 @@ def answer(args: list[str]) -> int:
         raise
 
 
+def completed(
+    command: CommandLine, words: Sequence[str]
+) -> tuple[CommandLine, tuple[str | None, str | None, str | None]]:
+    """Return the checked command line with the config of a named run, and with what replaces `auto` and `run:RUN`.
+
+    Also return the lines of `with_auto`, `with_measured_ratio` and `with_data_env`. `words` are those that were typed.
+    """
+    command, data_line = with_data_env(with_config_of_run(command))
+    command, auto_line = with_auto(command)
+    if is_search(command.overrides) and not command.is_sweep:
+        refuse_search(words)
+    with naming_choice(auto_line):
+        command, ratio_line = with_measured_ratio(command)
+        check_command(command)
+    return command, (auto_line, ratio_line, data_line)
+
+
 def refuse_search(args: Sequence[str]) -> None:
     """Raise UsageError for a search without -m, which also names an option of `hpo` that does not exist."""
     typed = next(word for word in reversed(args) if word.startswith("hpo="))
@@ -135,11 +147,6 @@ def search_words(args: Sequence[str]) -> str:
         return shlex.join(args)
     kept = [arg for arg in args if not arg.startswith("algo.lr=")]
     return shlex.join([*kept, "algo.lr=tag(log,interval(1e-4,1e-2))"])
-
-
-def console_kind(args: Sequence[str]) -> str:
-    """Return the value of `console=` on a command line."""
-    return next((arg.removeprefix("console=") for arg in reversed(args) if arg.startswith("console=")), "auto")
 
 
 def train(
@@ -172,9 +179,10 @@ def _prepared(
 
     The lines say what is changed to fit total_env_steps, and why device=auto is a GPU or the CPU.
     """
+    from drl_cli.preflight.algorithm import try_update
     from drl_cli.preflight.environment import check_identity, environment_spec
     from drl_cli.preflight.pace import node_problems
-    from drl_cli.preflight.preflight import preflight_with_data, try_update
+    from drl_cli.preflight.preflight import preflight_with_data
     from drl_cli.run_folder.load_weights import with_weights
     from drl_cli.runs.start_text import data_advice
     from drl_cli.runtime.place.cluster import share_cores

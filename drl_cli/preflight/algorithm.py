@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.context import AlgoContext
@@ -13,7 +13,7 @@ from drl_cli.algos.off_policy import sac
 from drl_cli.algos.offline import iql
 from drl_cli.chains.process_group import ProcessGroup
 from drl_cli.config.config import Config
-from drl_cli.config.rows import stackings_of
+from drl_cli.config.rows import row_schema, stackings_of
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, USER_CODE, CheckpointError, Refused, RunError, UsageError, as_usage_error
 from drl_cli.networks.config import TORSOS
@@ -34,13 +34,18 @@ MAX_TRIAL_STEPS = 4096
 """Maximum number of steps in all rows of the trial batch. For a larger batch, the time is extrapolated."""
 SLOW_S = 2.0
 """A warning is printed if an update takes longer [s]."""
+LARGE_BATCH = 2**16
+"""If the batch has more rows, an update is timed before every run, otherwise only in a dry run."""
 
 
-def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
-    """Time a trial update, and print a warning if it is slow, because Ctrl-C has to wait until an update ends."""
-    seconds = update_seconds(config, spec)
-    if seconds > SLOW_S:
-        size = config.trainer.batch_size
+def try_update(config: Config, spec: EnvSpec) -> None:
+    """In a dry run, and for a large batch, make an update on the run's device. Warn if it is slow.
+
+    Ctrl-C has to wait until an update ends. Raise UsageError if the update fails. Call this after all other checks:
+    CUDA forbids a fork after its first use.
+    """
+    size = config.trainer.batch_size
+    if (config.dry_run or size > LARGE_BATCH) and (seconds := update_seconds(config, spec)) > SLOW_S:
         line = f"one update of trainer.batch_size={size} takes about {seconds:.2g} s here; a smaller batch is quicker"
         tell(f"warning: {line}")
 
@@ -51,7 +56,6 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
     Nothing is compiled, because that may take a minute. Also let the updated policy act, and pass on its exceptions.
     """
     from drl_cli.runtime.factories import make_trainer
-    from drl_cli.runtime.roles.normalization import make_policy
     from drl_cli.runtime.trial_update import random_batch, single_trainer, try_policy
 
     config = dataclasses.replace(single_trainer(config, threads=1), load_weights=None)
@@ -186,8 +190,6 @@ def check_writes(config: Config, spec: EnvSpec) -> None:
 
 def write_problems(config: Config, spec: EnvSpec) -> Iterator[str]:
     """Yield a line for each reason why replay can't replace the columns in `WRITES`."""
-    from drl_cli.config.rows import row_schema  # slow: imports gymnasium
-
     replay, writes = config.replay, load_algorithm(config.algo.name).WRITES
     subject = f"{title(config.algo_name)} writes {', '.join(writes)} to replay (WRITES)"
     if replay.is_queue:
@@ -221,8 +223,9 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
     trained = Run(folder.parent.parent).config
     algo, env = trained.get("algo.name"), trained.get("env.id")
     trained_by, name = str(algo), config.algo.name
-    is_converted = algo is not None and not is_related(trained_by, name)
-    if is_converted and not becomes_soft(trained_by, name):
+    taken_over = "all" if algo is None else inherited(trained_by, name)
+    is_converted = taken_over == "actor"
+    if taken_over is None:
         line = f"load_weights: {folder} is of algo={algo}, and this run has algo={name}; say algo={algo}"
         raise UsageError(line, CHECKPOINT)
     is_other_env = env not in (None, NO_ENV, config.env.id)
@@ -261,37 +264,24 @@ def _differences(config: Config, trained: Mapping[str, Any]) -> str:
     return there and f"{there}; say {' '.join(f'{key}={as_typed(value)}' for key, value in other.items())}"
 
 
-def is_related(one: str, other: str) -> bool:
-    """Return whether two algorithms are the same, or one extends the other, as CQL extends SAC.
+def inherited(before: str, now: str) -> Literal["all", "actor"] | None:
+    """Return what an algorithm takes over from the weights of another one.
 
-    `one` comes from a file. If it is neither built-in nor installed, it is not imported, and counts as another one.
+    All, if they are the same or one extends the other, as CQL extends SAC. The actor, if a Gaussian policy becomes that
+    of SAC or of an extension of it. `before` comes from a file: it is only imported if it is built-in or installed.
     """
-    if one == other:
-        return True
-    if not _is_known(one):
-        return False
-    try:
-        first, second = (load_algorithm(name).Algorithm for name in (one, other))
-    except NotFound:
-        return False
-    return issubclass(first, second) or issubclass(second, first)
-
-
-def becomes_soft(before: str, now: str) -> bool:
-    """Return whether weights with a Gaussian policy can be converted to those of SAC, or of an extension of it."""
-    if not _is_known(before):
-        return False
+    if before == now:
+        return "all"
+    if before not in algorithms() and before not in installed():
+        return None
     try:
         first, second = load_algorithm(before), load_algorithm(now)
     except NotFound:
-        return False
+        return None
+    if issubclass(first.Algorithm, second.Algorithm) or issubclass(second.Algorithm, first.Algorithm):
+        return "all"
     is_gaussian = vars(first).get("policy") is iql.policy
-    return is_gaussian and issubclass(second.Algorithm, sac.Algorithm)
-
-
-def _is_known(name: str) -> bool:
-    """Return whether an algorithm is built-in or installed."""
-    return name in algorithms() or name in installed()
+    return "actor" if is_gaussian and issubclass(second.Algorithm, sac.Algorithm) else None
 
 
 def misfit(config: Config, spec: EnvSpec, networks: State) -> str | None:

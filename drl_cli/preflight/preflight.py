@@ -19,7 +19,6 @@ from drl_cli.preflight.algorithm import (
     check_writes,
     no_memory,
     try_algorithm,
-    warn_of_slow_updates,
 )
 from drl_cli.preflight.environment import (
     check_data,
@@ -157,10 +156,6 @@ def check_hardware(config: Config) -> None:
         raise UsageError(line, MISSING) from error
 
 
-LARGE_BATCH = 2**16
-"""If the batch has more rows, an update is timed before every run, otherwise only in a dry run."""
-
-
 def preflight_with_data(config: Config, words: Sequence[str]) -> tuple[EnvSpec, Dataset | None]:
     """Open the dataset, if the run has one, and return what `preflight` returns, and the dataset.
 
@@ -217,12 +212,3 @@ def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None
         try_environment(config, spec)
     try_algorithm(config, spec)
     return spec
-
-
-def try_update(config: Config, spec: EnvSpec) -> None:
-    """In a dry run, and for a large batch, make an update on the run's device. Warn if it is slow.
-
-    Raise UsageError if the update fails. Call this after all other checks: CUDA forbids a fork after its first use.
-    """
-    if config.dry_run or config.trainer.batch_size > LARGE_BATCH:
-        warn_of_slow_updates(config, spec)

@@ -13,16 +13,10 @@ from drl_cli.config.config import Config
 from drl_cli.data.find import MINARI
 from drl_cli.networks.torsos import torso_name
 from drl_cli.settings.build import as_typed, to_yaml_keys
-from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import read_yaml
+from drl_cli.settings.env_names import typed_values
 from drl_cli.types import EnvSpec, flatten, leaves
 from drl_cli.utils.gpu import expects_gpu
-
-
-def typed_keys(words: Sequence[str]) -> list[str]:
-    """Return the keys that the words of a command line set, in order, each once."""
-    matches = (OVERRIDE.fullmatch(word) for word in words)
-    return list(dict.fromkeys(match["key"] for match in matches if match is not None and match["value"] is not None))
 
 
 def unread_keys(config: Config, words: Sequence[str], spec: EnvSpec | None = None) -> list[str]:
@@ -35,7 +29,7 @@ def unread_keys(config: Config, words: Sequence[str], spec: EnvSpec | None = Non
     names = {"algo": title(config.algo_name), "mode": config.mode}
     names["envs"] = str(config.worker.known_num * config.worker.envs)
     lines = []
-    for key in typed_keys(words):
+    for key in typed_values(words):
         if values.get(key, "null") == "null":
             continue
         for rule in rules():

@@ -54,13 +54,13 @@ def group_line(key: str, group: str, option: str) -> str:
     return f"{choice}: it would replace all {group}.* of the run; leave it out, or set single keys, {group}.KEY=VALUE"
 
 
-def with_config_of(folder: Path | None, command: CommandLine) -> CommandLine:
-    """Return the command line with the run's config.yaml as the main config. If `folder` is None, change nothing.
+def with_config_of_run(command: CommandLine) -> CommandLine:
+    """Return the command line with the config.yaml of the run that it names as the main config, if it names a run.
 
     A new run does not inherit the name of the run. A sweep passes `from_config=` to its jobs, with the path of the run,
     because `latest` would name another run when a job starts.
     """
-    if folder is None:
+    if (folder := named_run(command)) is None:
         return command
     file, words, typed = folder / "config.yaml", command.overrides, typed_values(command.overrides)
     if command.is_sweep:

@@ -14,7 +14,7 @@ import yaml
 from drl_cli.config.config import Config
 from drl_cli.errors import UsageError, interruption
 from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
-from drl_cli.settings.command_line import for_hydra
+from drl_cli.settings.command_line import for_hydra, is_run
 from drl_cli.settings.conf import conf_dir, unreadable
 from drl_cli.settings.env_names import default_algorithm, family_values
 from drl_cli.settings.first_try import with_first_try
@@ -55,7 +55,7 @@ def complete(overrides: Sequence[str], file: Path | None = None) -> list[str]:
     """Return the overrides for Hydra. If the action space chooses the algorithm (`default_algorithm`), add it."""
     chosen = default_algorithm(overrides, file)
     words = [*for_hydra(overrides), *([f"algo={chosen}"] if chosen is not None else [])]
-    if not _is_run(file):
+    if not is_run(file):
         return words
     # a run's config has no defaults list
     return [f"+{word}" if word.startswith(("mode=", "hpo=")) else word for word in words]
@@ -97,7 +97,7 @@ def _composed_once(overrides: Sequence[str], file: Path | None) -> Iterator[tupl
 
     register()
     path = (file or conf_dir() / "train.yaml").absolute()
-    if _is_run(file):
+    if is_run(file):
         read_run(path)  # refuses what Hydra would resolve or act on
     with ExitStack() as stack:
         with _usage_errors():
@@ -112,14 +112,9 @@ def _composed_once(overrides: Sequence[str], file: Path | None) -> Iterator[tupl
             plain = OmegaConf.to_container(node, resolve=True)
         assert isinstance(plain, dict)
         named = {str(key): value for key, value in plain.items()}
-        is_new = not _is_run(file)
+        is_new = not is_run(file)
         named = with_preset(named, choices.get("algo")) if is_new else with_new_keys(named)
         yield with_first_try(named, choices, is_new), choices
-
-
-def _is_run(file: Path | None) -> bool:
-    """Return whether a main config is the config.yaml of a run."""
-    return file is not None and (file.parent / "run.json").is_file()
 
 
 def with_preset(plain: dict[str, Any], chosen: str | None) -> dict[str, Any]:

@@ -108,17 +108,16 @@ def job_layers(typed: Sequence[str]) -> list[Layer]:
     choices = {key: value for key, value in given.items() if key in job.runtime.choices}
     values = {key: given[key] for key in given if key not in choices}
     by_env, source = sorted(choices.keys() - typed_values(typed).keys()), f"env={job.runtime.choices.get('env')}"
-    layers += [Layer(_chosen_by(group, choices[group]), source, {}, {group: choices.pop(group)}) for group in by_env]
+    for group in by_env:  # the environment's action space or family (mujoco, images) chose this option
+        option = choices.pop(group)
+        layers.append(
+            Layer("action space" if group == "algo" else option.rpartition("-")[2], source, {}, {group: option})
+        )
     if unquoted(typed_values(typed).get("algo", "")) == "auto":  # the job's override has the chosen algorithm
         layers.append(Layer("auto", "algo=auto, command line", {}, {"algo": choices.pop("algo")}))
     if "name" in values and "name" not in typed_values(typed):
         layers.append(Layer("from_config", "a new run has no name", {"name": values.pop("name")}, {}))
     return [*layers, Layer(TYPED, "", values, choices)]
-
-
-def _chosen_by(group: str, option: str) -> str:
-    """Return the property of the environment that chose this option: `action space`, or a family (mujoco, images)."""
-    return "action space" if group == "algo" else option.rpartition("-")[2]
 
 
 def algorithm_line(overrides: Sequence[str]) -> str | None:

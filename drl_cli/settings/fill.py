@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from drl_cli.config.config import Config
-from drl_cli.config.rows import stackings_of
+from drl_cli.config.rows import row_schema, rows_of, stackings_of, with_whole_table
 from drl_cli.config.sections import WorkerConfig
 from drl_cli.data.dataset import Dataset
 from drl_cli.data.find import absolute
@@ -245,8 +245,6 @@ def check_fits(setting: str, needed: int, free: int, advice: str) -> None:
 
 def replay_bytes(config: Config, spec: EnvSpec) -> int:
     """Return the size of the replay table, summed over its shards [bytes]."""
-    from drl_cli.config.rows import row_schema  # slow: imports gymnasium
-
     schema = row_schema(config, spec)
     shares = [config.replay.share(shard, config.num_shards) for shard in range(config.num_shards)]
     stackings = stackings_of(config, spec)
@@ -276,13 +274,9 @@ def with_table(config: Config, spec: EnvSpec, dataset: Dataset) -> Config:
     With workers, the table of their rows has its usual size. Raise UsageError if the whole dataset does not fit, too.
     """
     if config.mixes_data:
-        from drl_cli.config.rows import with_whole_table  # slow: imports torch and gymnasium
-
         needed = replay_bytes(with_whole_table(config, dataset), spec)
         check_fits(f"data={config.data.text}", needed, free_memory(), "say mode=offline, which reads it in parts")
         return with_capacity(config, spec)
-    from drl_cli.config.rows import rows_of  # slow: imports gymnasium
-
     if config.replay.capacity is not None:
         return config
     needed = rows_of(config, dataset) * config.replay.row_stride

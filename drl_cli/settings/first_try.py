@@ -88,7 +88,8 @@ def values_for(plain: Plain) -> dict[str, Any]:
     tuned[EVAL_PERIOD] = max(250, min(10_000, length // 10))
     is_short = length <= SHORT
     if is_offline:
-        return {**tuned, **data_values(str(_value(plain, "algo.name")), is_short)}
+        reads_rewards = str(_value(plain, "algo.name")) not in WITHOUT_REWARDS
+        return {**tuned, OBS: True, REWARD: reads_rewards, **(SHORT_RUN if is_short else {})}
     if _is_on_policy(plain):
         return {**tuned, REWARD: True, BATCH: 512 if is_short else ROLLOUT}
     ratio, envs = (1.0, 1) if is_short else (0.5, 4) if length <= 200_000 else (0.25, 16)
@@ -96,12 +97,6 @@ def values_for(plain: Plain) -> dict[str, Any]:
     found = {**tuned, REWARD: True, RATIO: ratio, WARM_UP: warm_up, ENVS: envs, EPSILON: epsilon_steps, RATE: 1e-3}
     found[N_STEP] = 1 if length <= FEW else 3  # longer targets reach further, and are learned from later
     return {**found, **SHORT_RUN} if is_short else found
-
-
-def data_values(name: str, is_short: bool) -> dict[str, Any]:
-    """Return the values of a run that learns from data without tuned values, by key. `name` is the algorithm's."""
-    scaled = {"env.normalize_obs": True, "env.normalize_reward": name not in WITHOUT_REWARDS}
-    return {**scaled, **(SHORT_RUN if is_short else {})}
 
 
 def seen_values(plain: Plain) -> dict[str, Any]:

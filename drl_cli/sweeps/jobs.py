@@ -11,8 +11,8 @@ from drl_cli.config.config import Config
 from drl_cli.errors import UsageError, users_errors
 from drl_cli.run_folder import RUN_LOCK
 from drl_cli.runs.data_env import with_data_env
-from drl_cli.runs.named import named_run, with_config_of
-from drl_cli.runs.text_table import NONE, number
+from drl_cli.runs.named import with_config_of_run
+from drl_cli.runs.text_table import NONE, number, table
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.sweeps.launcher import Launcher, check_cluster, job_slots, start_here
@@ -25,10 +25,9 @@ from drl_cli.utils.hydra_grammar import unquoted
 from drl_cli.utils.shown import cell, print, score_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
 REFRESH_S = 2.0
-STYLES = {"done": "green", "running": "cyan", "failed": "red", "diverged": "red", "killed": "red"}
 
 
 class SweepView:
@@ -41,7 +40,7 @@ class SweepView:
             from rich.console import Console
             from rich.live import Live
 
-            self.live = Live(table(sweep), console=Console(file=stream), auto_refresh=False)
+            self.live = Live(drawn(sweep, stream), console=Console(file=stream), auto_refresh=False)
             self.live.start()
 
     def changed(self, job: Job) -> None:
@@ -53,12 +52,12 @@ class SweepView:
         """Draw the table again after a change, and every two seconds."""
         if self.live is not None and now() >= self._next_s:
             self._next_s = now() + REFRESH_S
-            self.live.update(table(self.sweep), refresh=True)
+            self.live.update(drawn(self.sweep, self.stream), refresh=True)
 
     def close(self) -> None:
         """Draw the table for the last time, and leave it on the terminal."""
         if self.live is not None:
-            self.live.update(table(self.sweep), refresh=True)
+            self.live.update(drawn(self.sweep, self.stream), refresh=True)
             self.live.stop()
 
 
@@ -80,24 +79,24 @@ def cells(job: Job) -> tuple[str, str, str]:
     return score_text(results["best_return"]), job.steps_text(), number(results["wall_s"], ".0f")
 
 
-def table(sweep: Sweep) -> "Table":
-    """Return a table with a row for each job."""
-    from rich.table import Table
+def drawn(sweep: Sweep, stream: TextIO) -> "Text":
+    """Return a table with a row for each job, as the tables of results are drawn."""
     from rich.text import Text
 
     keys = sweep.differing_keys
-    done = sum(job.is_done for job in sweep.jobs)
-    title = Text(f"{cell(sweep.folder.name)}  {done} of {len(sweep.jobs)} done")
-    drawn = Table(title=title, title_justify="left", box=None)
-    for name in ("job", *keys, "status", "best", "steps", "seconds", "run"):
-        drawn.add_column(
-            Text(cell(name)), justify="right" if name in ("job", "best", "steps", "seconds") else "left", no_wrap=True
-        )
-    for job in sweep.jobs:
-        values = [Text(cell(job.differs.get(key, ""))) for key in keys]
-        status = Text(job.status, STYLES.get(job.status, "default"))
-        drawn.add_row(str(job.number), *values, status, *cells(job), Text(cell(job.run.name if job.run else "")))
-    return drawn
+    title = f"{cell(sweep.folder.name)}  {sum(job.is_done for job in sweep.jobs)} of {len(sweep.jobs)} done"
+    rows = [
+        [
+            str(job.number),
+            *(job.differs.get(key, "") for key in keys),
+            job.status,
+            *cells(job),
+            job.run.name if job.run else "",
+        ]
+        for job in sweep.jobs
+    ]
+    head = ["job", *keys, "status", "best", "steps", "seconds", "run"]
+    return Text(f"{title}\n{table(head, rows, stream, left=(*keys, 'status', 'run'))}")
 
 
 def is_dry_run(options: Mapping[str, str], text: str) -> bool:
@@ -139,7 +138,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     for job in jobs:
         try:
             command = read_command([*sweep.flags, *job.overrides])
-            command, _ = with_data_env(with_config_of(named_run(command), command))
+            command, _ = with_data_env(with_config_of_run(command))
             check_command(command)
             typed = build(mapping([*command.overrides, *more], command.config_file))
             config, lines = with_short_warm_up(fill(with_weights(typed, job.overrides, find)), job.overrides)

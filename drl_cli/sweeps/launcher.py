@@ -299,7 +299,16 @@ def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int
     parts = 1 if any(config.is_one_process for config in configs) else len(nodes)
     cpus, memory = (ceil(max(map(need, configs)) / parts) for need in (busy_processors, memory_bytes))
     count = sum(min(int(node.cpus) // cpus, node.memory // memory) for node in nodes) // parts
-    gpus = [gpu_share(config) for config in configs if takes_gpu(config)] if any(node.gpus for node in nodes) else []
+    gpus = (
+        [
+            # one for each trainer that Ray starts, else a share of one
+            config.trainer.num if config.trains_apart else 1 / JOBS_PER_GPU
+            for config in configs
+            if takes_gpu(config)
+        ]
+        if any(node.gpus for node in nodes)
+        else []
+    )
     if gpus:
         count = min(count, int(sum(node.gpus for node in nodes) / max(gpus)))
     own = min(gpus, default=0)
@@ -312,11 +321,6 @@ def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int
         return NodeProcess(arguments, passed_on | dict(variables), log, cpus, memory, reserved)
 
     return max(1, count), start
-
-
-def gpu_share(config: Config) -> float:
-    """Return how many GPUs of a cluster a job takes: one for each trainer that Ray starts, else a share of one."""
-    return config.trainer.num if config.trains_apart else 1 / JOBS_PER_GPU
 
 
 def busy_processors(config: Config) -> int:

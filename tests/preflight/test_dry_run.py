@@ -8,7 +8,8 @@ from choices import some
 from interpreted import without_compiler
 
 from drl_cli.errors import USER_CODE, UsageError
-from drl_cli.preflight.preflight import LARGE_BATCH, preflight, try_update
+from drl_cli.preflight.algorithm import LARGE_BATCH, try_update
+from drl_cli.preflight.preflight import preflight
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill

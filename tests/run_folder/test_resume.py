@@ -16,7 +16,7 @@ from drl_cli.run_folder import RUN_LOCK, checkpoint
 from drl_cli.run_folder.checkpoint import open_checkpoint, read_manifest
 from drl_cli.run_folder.resume import COMMAND, FREE, IMPOSSIBLE, claim_run, resume, verdict
 from drl_cli.run_folder.truncation import cut_back
-from drl_cli.runs.named import with_config_of
+from drl_cli.runs.named import with_config_of_run
 from drl_cli.settings import fill
 from drl_cli.settings.build import build, keys_of
 from drl_cli.settings.command_line import read_command
@@ -334,7 +334,7 @@ def test_the_device_is_chosen_once(train_here, monkeypatch):
     monkeypatch.setattr(gpu, "has_driver", lambda: True)
     monkeypatch.setattr(gpu, "gpus", lambda: pytest.fail("asked"))
     monkeypatch.setattr(fill, "WIDE", 1)  # so that a new run takes the GPU
-    command = with_config_of(folder, read_command([f"resume={folder}", "total_env_steps=192"]))
+    command = with_config_of_run(read_command([f"resume={folder}", "total_env_steps=192"]))
     resumed = resume(compose(command.overrides, command.config_file), [])
     assert fill.with_device(resumed.config, read_spec(resumed.config.env)) == (resumed.config, [])
     assert [change.text for change in resumed.changes] == ["total_env_steps=192 (was 160)"]
@@ -347,7 +347,7 @@ def test_the_number_of_threads_is_chosen_once(train_here, monkeypatch):
     monkeypatch.setattr(fill, "num_cores", lambda: 2)
     _, folder = train_here("env=Pendulum-v1", "mode=single", "trainer.threads=auto")
     monkeypatch.setattr(fill, "num_cores", lambda: 1)
-    command = with_config_of(folder, read_command([f"resume={folder}", "total_env_steps=192"]))
+    command = with_config_of_run(read_command([f"resume={folder}", "total_env_steps=192"]))
     resumed = resume(compose(command.overrides, command.config_file), [])
     assert fill.fill(resumed.config).trainer.threads == 2
     assert [change.text for change in resumed.changes] == ["total_env_steps=192 (was 160)"]

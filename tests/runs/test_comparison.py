@@ -10,7 +10,7 @@ from drl_cli.run_folder.saved_run import Run
 from drl_cli.runs.comparison import RESAMPLES, compare, estimate, interval, iqm, over_environments
 from drl_cli.runs.figure import make_figure
 from drl_cli.runs.groups import grouped
-from drl_cli.runs.named import with_config_of
+from drl_cli.runs.named import with_config_of_run
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
 
@@ -94,7 +94,7 @@ def test_weights_are_loaded_only_before_the_first_checkpoint(copied):
     config = yaml.safe_load((copied / "config.yaml").read_text())
     config["load_weights"] = "elsewhere"
     (copied / "config.yaml").write_text(yaml.safe_dump(config))
-    command = with_config_of(copied, read_command(["resume=latest", "total_env_steps=320"]))
+    command = with_config_of_run(read_command(["resume=latest", "total_env_steps=320"]))
     composed = compose(command.overrides, command.config_file)
     assert composed.load_weights == "elsewhere"
     resumed = resume(composed, [])

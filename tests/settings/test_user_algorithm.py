@@ -20,7 +20,7 @@ from drl_cli.run_folder.load_weights import with_weights
 from drl_cli.run_folder.resume import changed_code, resume, verdict
 from drl_cli.run_folder.run_json import make_folder
 from drl_cli.run_folder.saved_run import read_json
-from drl_cli.runs.named import named_run, with_config_of
+from drl_cli.runs.named import named_run, with_config_of_run
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.build import build, default_values
 from drl_cli.settings.check import check_command
@@ -282,7 +282,7 @@ def test_later_commands_need_nothing_but_the_run(own_run, copied, composed, tiny
         "algo.lrr: my_algo has no option 'lrr'. Did you mean algo.lr?"
     ]
     command = read_command([f"resume={copied}", "total_env_steps=320"])
-    check_command(with_config_of(named_run(command), command))
+    check_command(with_config_of_run(command))
 
 
 def test_another_source_is_confirmed_or_refused(copied, outside_folder):

@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from drl_cli.errors import UsageError
-from drl_cli.runs.named import named_run, with_config_of
+from drl_cli.runs.named import with_config_of_run
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import mapping
 
@@ -10,7 +10,7 @@ from drl_cli.settings.compose import mapping
 def composed(words):
     """Return the config that drl-train makes of these words."""
     command = read_command(words)
-    command = with_config_of(named_run(command), command)
+    command = with_config_of_run(command)
     return mapping(command.overrides, command.config_file)
 
 
