@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from drl_cli.cli.command import option, run_command
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
 from drl_cli.utils import gpu as gpus
+from drl_cli.utils.gpu import Gpu
 from drl_cli.utils.machine import CGROUP, free_memory, headless, num_cores, text_of
 from drl_cli.utils.machine import compiler as compiler_name
 from drl_cli.utils.shown import print
@@ -84,14 +85,14 @@ def examine(options: Options) -> int:
 def checks(options: Options, session: "RaySession | None") -> Iterator[Check]:
     """Yield the checks in the order of the report. Ray starts in the background, so its check is the last one."""
     yield packages()
-    yield processors()
-    yield threads()
-    yield memory()
-    yield shared_memory()
+    yield processors(num_cores(), os.getloadavg()[0], text_of(CGROUP / "cpu.max"))
+    yield threads(os.environ.get("OMP_NUM_THREADS", "1"))
+    yield memory(free_memory())
+    yield shared_memory(shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None)
     yield disk("runs", options.output_dir, "output_dir=...")
     yield disk("temporary", os.environ.get("TMPDIR", "/tmp"), "TMPDIR=...")
-    yield gpu()
-    yield compiler()
+    yield gpu(gpus.gpus() if version_of("torch") else (), gpus.has_driver())
+    yield compiler(compiler_name())
     yield render("CartPole-v1", "")
     if version_of("mujoco"):
         yield render("InvertedPendulum-v5", "set MUJOCO_GL=egl, or osmesa")
@@ -109,11 +110,10 @@ def packages() -> Check:
     return Check("ok", "packages", f"drl-cli {__version__}, Python {platform.python_version()}, {shown}")
 
 
-def processors() -> Check:
-    """Check the processors that this process may use, the limit of a container, and the load of other programs."""
-    cores, load = num_cores(), os.getloadavg()[0]
+def processors(cores: int, load: float, share: str) -> Check:
+    """Check the processors that this process may use, the share of a container, and the load of other programs."""
     text = f"{cores} for this process, load {load:.1f}"
-    limit, _, period = text_of(CGROUP / "cpu.max").partition(" ")
+    limit, _, period = share.partition(" ")
     if limit.isdigit() and (quota := int(limit) / int(period)) < cores:
         return Check("warn", "processors", f"{text}, but this container gets {quota:g}", f"say worker.num={int(quota)}")
     if load > cores / 2:
@@ -121,18 +121,16 @@ def processors() -> Check:
     return Check("ok", "processors", text)
 
 
-def threads() -> Check:
+def threads(number: str) -> Check:
     """Check OMP_NUM_THREADS. Workers with more than one thread slow each other down."""
-    number = os.environ.get("OMP_NUM_THREADS", "1")
     text = f"OMP_NUM_THREADS={number}: of each process"
     if number != "1":
         return Check("warn", "threads", text, "unset it, and say trainer.threads=... if the trainer is to have more")
     return Check("ok", "threads", text)
 
 
-def memory() -> Check:
-    """Check the free memory of the machine and of a container."""
-    free = free_memory()
+def memory(free: int) -> Check:
+    """Check the free memory of the machine and of a container [bytes]."""
     text = f"{free / GIB:.1f} GiB free"
     if free < GIB:
         return Check("fail", "memory", text, "a run takes 1 GiB at least: end other programs", RESOURCES)
@@ -141,15 +139,15 @@ def memory() -> Check:
     return Check("ok", "memory", text)
 
 
-def shared_memory() -> Check:
-    """Check /dev/shm, which holds Ray's object store. If it is too small, Ray uses the disk."""
-    if not Path("/dev/shm").is_dir():
+def shared_memory(free: int | None) -> Check:
+    """Check /dev/shm, which holds Ray's object store. If fewer bytes are free, Ray uses the disk."""
+    if free is None:
         return Check("skip", "/dev/shm", "not on this system")
-    free = shutil.disk_usage("/dev/shm").free / 2**20
-    if free < 1.1 * STORE_MB:
+    text = f"{free / 2**20:,.0f} MB free"
+    if free < 1.1 * STORE_MB * 2**20:
         advice = "Ray's store goes to the disk: docker run --shm-size=1g, or ray.object_store_mb=80"
-        return Check("warn", "/dev/shm", f"{free:,.0f} MB free", advice)
-    return Check("ok", "/dev/shm", f"{free:,.0f} MB free")
+        return Check("warn", "/dev/shm", text, advice)
+    return Check("ok", "/dev/shm", text)
 
 
 def disk(what: str, folder: str, option: str) -> Check:
@@ -165,26 +163,24 @@ def disk(what: str, folder: str, option: str) -> Check:
     return Check("warn", "disk", text, "checkpoints with replay may fill it") if free < 2 else Check("ok", "disk", text)
 
 
-def gpu() -> Check:
-    """Try a product on each GPU. Warn if torch can't use a GPU, or if there is a driver but torch finds no GPU."""
+def gpu(found: Sequence[Gpu], has_driver: bool) -> Check:
+    """Check the GPUs. Warn if torch can't use a GPU, or if there is a driver but torch finds no GPU."""
     if version_of("torch") is None:
         return Check("skip", "gpu", "no torch to ask")
-    found = gpus.gpus()
     if problems := [f"{one.name}: {one.problem}" for one in found if one.problem]:
         advice = "install a build of torch for this GPU, or end the programs that use it; device=auto takes the CPU"
         return Check("warn", "gpu", "; ".join(problems), advice)
     if found:
         return Check("ok", "gpu", f"{', '.join(one.name for one in found)}; a product was computed on each")
     text = f"torch {version_of('torch')} finds no CUDA device"
-    if gpus.has_driver():
+    if has_driver:
         advice = "there is a driver of a GPU: install a CUDA build of torch (https://pytorch.org/get-started/locally)"
         return Check("warn", "gpu", text, advice)
     return Check("skip", "gpu", f"{text}: the trainer runs on processors")
 
 
-def compiler() -> Check:
+def compiler(name: str) -> Check:
     """Check the C++ compiler that trainer.compile=true needs."""
-    name = compiler_name()
     if shutil.which(name) is None:
         return Check("skip", "compiler", f"no {name}: trainer.compile=true needs one", "install it, or set CXX")
     return Check("ok", "compiler", name)

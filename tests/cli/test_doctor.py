@@ -10,7 +10,6 @@ import pytest
 from drl_cli.cli import doctor
 from drl_cli.cli.doctor import Check, Options, examine
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
-from drl_cli.utils import gpu, machine
 from drl_cli.utils.gpu import Gpu
 
 GIB = 2**30
@@ -39,16 +38,6 @@ class Session:
 
 
 @pytest.fixture
-def cgroup(tmp_path, monkeypatch):
-    """The folder with the limits of a container."""
-    for module in (doctor, machine):
-        monkeypatch.setattr(module, "CGROUP", tmp_path)
-    (tmp_path / "own").write_text("0::/\n")
-    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
-    return tmp_path
-
-
-@pytest.fixture
 def free(monkeypatch):
     """Set the free bytes of every disk."""
     return lambda size: monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size))
@@ -61,44 +50,34 @@ def test_packages(monkeypatch):
     monkeypatch.setattr(doctor, "missing", lambda package, extra="": ["ray", "rich"])
     assert doctor.packages() == Check("fail", "packages", "missing: ray, rich", "pip install ray rich", MISSING)
     monkeypatch.setattr(doctor, "version_of", lambda package: None)
-    assert (doctor.packages().status, doctor.gpu().status) == ("warn", "skip")
+    assert (doctor.packages().status, doctor.gpu([], False).status) == ("warn", "skip")
 
 
 @pytest.mark.parametrize(
     ("load", "limit", "line"),
     [
-        (0.5, None, "ok    processors  8 for this process, load 0.5"),
+        (0.5, "", "ok    processors  8 for this process, load 0.5"),
         (0.5, "max 100000", "ok    processors  8 for this process, load 0.5"),
         (0.5, "1600000 100000", "ok    processors  8 for this process, load 0.5"),
         (0.5, "250000 100000", "warn  processors  8 .*, but this container gets 2.5; say worker.num=2"),
-        (5.0, None, "warn  processors  8 .*; other programs are using them.*"),
+        (5.0, "", "warn  processors  8 .*; other programs are using them.*"),
     ],
 )
-def test_processors_that_other_programs_use_or_a_container_limits(monkeypatch, cgroup, load, limit, line):
-    monkeypatch.setattr(doctor, "num_cores", lambda: 8)
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
-    if limit:
-        (cgroup / "cpu.max").write_text(f"{limit}\n")
-    assert re.fullmatch(line, str(doctor.processors()))
+def test_processors_that_other_programs_use_or_a_container_limits(load, limit, line):
+    assert re.fullmatch(line, str(doctor.processors(8, load, limit)))
 
 
 @pytest.mark.parametrize(("gib", "status"), [(16, "ok"), (2, "warn"), (0.5, "fail")])
-def test_memory_of_the_machine_and_of_a_container(monkeypatch, cgroup, gib, status):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(gib * GIB)))
-    assert (doctor.memory().status, doctor.memory().exit_code == RESOURCES) == (status, status == "fail")
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=64 * GIB))
-    (cgroup / "memory.max").write_text("max\n")
-    assert doctor.memory().status == "ok"
-    (cgroup / "memory.max").write_text(f"{20 * GIB}\n")
-    (cgroup / "memory.current").write_text(f"{int((20 - gib) * GIB)}\n")
-    assert doctor.memory().status == status
+def test_memory(gib, status):
+    check = doctor.memory(int(gib * GIB))
+    assert (check.status, check.exit_code == RESOURCES) == (status, status == "fail")
 
 
-def test_a_small_shared_memory_is_a_warning(free):
-    free(64 * 2**20)
-    assert (doctor.shared_memory().status, "--shm-size" in doctor.shared_memory().advice) == ("warn", True)
-    free(GIB)
-    assert doctor.shared_memory() == Check("ok", "/dev/shm", "1,024 MB free")
+def test_a_small_shared_memory_is_a_warning():
+    check = doctor.shared_memory(64 * 2**20)
+    assert (check.status, "--shm-size" in check.advice) == ("warn", True)
+    assert doctor.shared_memory(GIB) == Check("ok", "/dev/shm", "1,024 MB free")
+    assert doctor.shared_memory(None).status == "skip"
 
 
 @pytest.mark.parametrize(("gib", "status"), [(10, "ok"), (1, "warn"), (0.01, "fail")])
@@ -128,22 +107,17 @@ def test_a_folder_that_can_not_be_written(tmp_path):
         ([], False, "skip  gpu         torch .* finds no CUDA device: the trainer runs on processors"),
     ],
 )
-def test_gpus_by_name_and_those_that_torch_can_not_use(monkeypatch, found, has_driver, expected):
-    monkeypatch.setattr(gpu, "gpus", lambda: tuple(found))
-    monkeypatch.setattr(gpu, "has_driver", lambda: has_driver)
-    assert re.fullmatch(expected, str(doctor.gpu()))
+def test_gpus_by_name_and_those_that_torch_can_not_use(found, has_driver, expected):
+    assert re.fullmatch(expected, str(doctor.gpu(found, has_driver)))
 
 
-def test_threads_and_a_compiler_from_environment_variables(monkeypatch):
-    checks = (
-        (doctor.threads, "OMP_NUM_THREADS", "1", "8", "warn"),
-        (doctor.compiler, "CXX", sys.executable, "no-such-compiler", "skip"),
-    )
-    for check, name, good, bad, status in checks:
-        monkeypatch.setenv(name, good)
-        assert (check().status, good in check().text) == ("ok", True)
-        monkeypatch.setenv(name, bad)
-        assert (check().status, bad in check().text) == (status, True)
+def test_threads_and_a_compiler():
+    for check, good, bad, status in (
+        (doctor.threads, "1", "8", "warn"),
+        (doctor.compiler, sys.executable, "no-such-compiler", "skip"),
+    ):
+        assert (check(good).status, good in check(good).text) == ("ok", True)
+        assert (check(bad).status, bad in check(bad).text) == (status, True)
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ OFFLINE = ("mode=offline", "data.source=recorded.npz")
     ("words", "is_silent"),
     [
         (("algo=bc", *OFFLINE), True),
-        (("algo=iql", *OFFLINE), False),
+        (("algo=iql", "env.normalize_reward=false", *OFFLINE), False),
         (("algo=mrq",), True),
         (("algo=sampled_muzero",), True),
         (("algo=sac", "env.normalize_reward=false"), False),

@@ -233,6 +233,12 @@ def test_a_run_begins_with_the_chosen_device(found):
     assert (config.device, lines[-1]) == ("cuda", "device: cuda, because of layers of 512 units")
 
 
+def test_a_run_begins_with_a_shortened_warm_up_and_its_line():
+    config, (line, *_), *_ = prepared("total_env_steps=64")
+    assert config.orchestrator.min_inserts == 16
+    assert line.startswith("warm-up: orchestrator.min_inserts=16 (not 64)")
+
+
 def test_a_run_on_a_cluster_begins_with_the_gpus_of_its_nodes(found, monkeypatch):
     found(has_driver=False)
     cluster = type("Cluster", (), {"nodes": [HEAD, GPU_NODE], "gpus": lambda self: [GOOD]})()

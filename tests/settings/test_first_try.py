@@ -6,6 +6,7 @@ import os
 import gymnasium
 import numpy as np
 import pytest
+from composing import compose_plain
 from graphs import make_config
 
 from drl_cli.config.exploration import exponents
@@ -79,27 +80,6 @@ def test_the_discount_of_a_time_limit(limit, factor):
 
 
 @pytest.mark.parametrize(
-    ("words", "factor"),
-    [
-        (["env=Pendulum-v1", "algo=td3"], 0.975),
-        (["env=Pendulum-v1", "algo=a2c"], 0.975),
-        (["env=MountainCarContinuous-v0", "algo=tqc"], 0.995),  # 999 steps
-        (["env=CartPole-v1", "algo=rainbow"], 0.99),
-        (["env=CartPole-v1", "algo=r2d2"], 0.997),  # its file says so
-        (["env=Pendulum-v1", "algo=td3", f"{DISCOUNT}=0.9"], 0.9),
-        (["env=Pendulum-v1", "algo=td3", f"{DISCOUNT}=null"], 0.975),
-        (["env=Pendulum-v1", "algo=td3", "tuned=td3-MountainCarContinuous-v0"], 0.999),
-        (["env=Pendulum-v1", "algo=td3", "tuned=td3-LunarLanderContinuous"], 0.995),
-        (["env=Pendulum-v1", "algo=td3", "tuned=td3-mujoco"], 0.99),
-        (["env=Pendulum-v1", "algo=iql", "mode=offline", "data.source=x.npz"], 0.99),
-    ],
-)
-def test_the_discount_follows_from_the_environment(words, factor):
-    tuned = [] if any(word.startswith("tuned=") for word in words) else ["tuned=none"]
-    assert mapping([*words, *tuned])["algo"]["gamma"] == factor
-
-
-@pytest.mark.parametrize(
     ("words", "limit", "eval_limit", "factor"),
     [
         (["env=CliffWalking-v1"], 1000, 1000, 0.995),
@@ -118,122 +98,88 @@ def test_episodes_that_do_not_end_are_cut(words, limit, eval_limit, factor):
     assert ("episodes cut after 1,000 steps" in line) == (limit == 1000)
 
 
-@pytest.mark.parametrize(
-    ("words", "steps"),
-    [
-        (["algo=sac"], 3),
-        (["algo=sac", "total_env_steps=10_001"], 3),
-        (["algo=sac", "total_env_steps=10_000"], 1),
-        (["algo=tqc"], 3),
-        (["algo=td3", "tuned=none"], 1),
-        (["algo=sac", "total_env_steps=5000", f"{N_STEP}=5"], 5),
-        (["algo=sac", "tuned=sac-images"], 1),
-        (["env=MountainCar-v0", "algo=dqn"], 3),
-        (["env=MountainCar-v0", "algo=munchausen_dqn", "total_env_steps=10_000"], 1),
-        (["env=MountainCar-v0", "algo=rainbow", "total_env_steps=10_000"], 3),  # its file says so
-    ],
-)
-def test_targets_have_several_steps_unless_the_run_has_few(words, steps):
-    env = [] if words[0].startswith("env=") else ["env=MountainCarContinuous-v0"]
-    assert mapping([*env, *words])["algo"]["n_step"] == steps
+OFF = "mode=offline data.source=x.npz"
+SHORT_SIZES = {BATCH: 128, HIDDEN: [128, 128], RATE: 1e-3}
+CQL = ("algo.actor_lr", "algo.cql_alpha", "algo.samples")
 
 
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [
-        (["algo=sac"], "pink"),
-        (["algo=tqc", "total_env_steps=1_000_000", f"{OBS}=true", f"{DISCOUNT}=0.99"], "pink"),
-        (["algo=sac", "tuned=sac-images"], "gaussian"),
-        (["algo=sac", f"{NOISE}=gaussian"], "gaussian"),
-        (["algo=sac", "env=Pendulum-v1", "tuned=none"], "gaussian"),
-        (["algo=wsrl"], "gaussian"),  # its file says so
-        (["algo=td3", "tuned=none"], "gaussian"),
-    ],
-)
-def test_the_noise_is_correlated_in_time_if_rewards_are_sparse(words, kind):
-    plain = mapping(["env=MountainCarContinuous-v0", *words])
-    assert plain["algo"]["noise_kind"] == kind
-    line = str(first_try_line(plain, words))
-    assert ("pink noise" in line) == (kind == "pink")
+def of_cql(*values):
+    return dict(zip(CQL, values, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("words", "most"),
-    [
-        (["env=MountainCar-v0", "algo=dqn"], 128),
-        (["env=MountainCar-v0", "algo=munchausen_iqn"], 128),
-        (["env=MountainCar-v0", "algo=dqn", f"{REPEAT}=1"], 1),
-        (["env=CartPole-v1", "algo=c51", "tuned=none"], 1),
-        (["env=Acrobot-v1", "algo=c51", "tuned=c51-Acrobot-v1"], 1),
-    ],
-)
-def test_random_actions_are_repeated_if_rewards_are_sparse(words, most):
-    plain = mapping(words)
-    assert plain["algo"]["epsilon_repeat"] == most
-    is_named = "random actions for up to 128 steps" in str(first_try_line(plain, words))
-    assert is_named == (most > 1)
+CHOSEN = [
+    ("env=Pendulum-v1 algo=td3", {DISCOUNT: 0.975, OBS: False, NOISE: "gaussian", N_STEP: 1}),
+    ("env=Pendulum-v1 algo=a2c", {DISCOUNT: 0.975}),
+    ("algo=tqc", {DISCOUNT: 0.995}),  # 999 steps
+    ("env=CartPole-v1 algo=r2d2", {DISCOUNT: 0.997}),  # its file says so
+    (f"env=Pendulum-v1 algo=td3 {DISCOUNT}=0.9", {DISCOUNT: 0.9}),
+    (f"env=Pendulum-v1 algo=td3 {DISCOUNT}=null", {DISCOUNT: 0.975}),
+    ("env=Pendulum-v1 algo=td3 tuned=td3-mujoco", {DISCOUNT: 0.99}),
+    (f"env=Pendulum-v1 algo=iql {OFF}", {DISCOUNT: 0.99}),
+    ("algo=sac", {N_STEP: 3, NOISE: "pink"}),
+    ("algo=sac total_env_steps=10_001", {N_STEP: 3}),
+    ("algo=sac total_env_steps=10_000", {N_STEP: 1}),
+    (f"algo=sac total_env_steps=5000 {N_STEP}=5", {N_STEP: 5}),
+    ("algo=sac tuned=sac-images", {N_STEP: 1, NOISE: "gaussian"}),
+    ("env=MountainCar-v0 algo=dqn", {N_STEP: 3, REPEAT: 128}),
+    ("env=MountainCar-v0 algo=munchausen_dqn total_env_steps=10_000", {N_STEP: 1}),
+    ("env=MountainCar-v0 algo=rainbow total_env_steps=10_000", {N_STEP: 3}),  # its file says so
+    (f"algo=tqc total_env_steps=1_000_000 {OBS}=true {DISCOUNT}=0.99", {NOISE: "pink"}),
+    (f"algo=sac {NOISE}=gaussian", {NOISE: "gaussian"}),
+    ("algo=wsrl", {NOISE: "gaussian"}),  # its file says so
+    (f"env=MountainCar-v0 algo=dqn {REPEAT}=1", {REPEAT: 1}),
+    ("env=CartPole-v1 algo=c51", {REPEAT: 1}),
+    ("env=Acrobot-v1 algo=c51 tuned=c51-Acrobot-v1", {REPEAT: 1}),
+    ("algo=sac total_env_steps=50_000", SHORT_SIZES),
+    ("algo=sac total_env_steps=50_001", {BATCH: 256, HIDDEN: [256, 256], RATE: 1e-3}),
+    ("algo=td3 total_env_steps=5000", {**SHORT_SIZES, RATE: 3e-4}),
+    ("algo=sac tuned=sac-images total_env_steps=5000", {BATCH: 32, HIDDEN: [256, 256], RATE: 3e-4}),
+    ("algo=mrq total_env_steps=5000", {**SHORT_SIZES, RATE: 3e-4, OBS: False}),
+    ("algo=ppo total_env_steps=5000", {BATCH: 512, HIDDEN: [64, 64], RATE: 3e-4}),
+    (f"algo=sac {BATCH}=64 {HIDDEN}=[32] {RATE}=2e-3 total_env_steps=5000", {BATCH: 64, HIDDEN: [32], RATE: 2e-3}),
+    (f"{OFF} algo=iql total_updates=50_000", SHORT_SIZES),
+    (f"{OFF} algo=iql total_updates=50_001", {BATCH: 256, HIDDEN: [256, 256], RATE: 3e-4}),
+    (f"{OFF} algo=cql total_updates=60_000", {BATCH: 256, HIDDEN: [256, 256, 256], RATE: 3e-4}),
+    (f"{OFF} algo=rebrac total_updates=60_000", {HIDDEN: [256, 256, 256], RATE: 1e-3}),  # its file has the rate
+    (f"{OFF} algo=td3 tuned=td3-mujoco total_updates=3000", {BATCH: 256, HIDDEN: [256, 256], RATE: 3e-4, OBS: False}),
+    ("env=MountainCar-v0 algo=dqn total_env_steps=5000", {EPSILON: 1000}),
+    ("env=MountainCar-v0 algo=c51 total_env_steps=30_000", {EPSILON: 3000}),
+    ("env=MountainCar-v0 algo=munchausen_dqn total_env_steps=10_000_000", {EPSILON: 50_000}),
+    (f"env=MountainCar-v0 algo=dqn total_env_steps=30_000 {EPSILON}=700", {EPSILON: 700}),
+    ("env=MountainCar-v0 algo=dqn total_env_steps=30_000 tuned=rainbow-images", {EPSILON: 50_000}),
+    ("env=CartPole-v1 algo=ppo", {OBS: False}),
+    (f"env=CartPole-v1 algo=ppo {OBS}=true", {OBS: True}),
+    ("env=MountainCar-v0 algo=ppo", {OBS: True}),  # its velocity is at most 0.02 with random actions
+    (f"env=MountainCar-v0 algo=ppo {OBS}=false", {OBS: False}),
+    ("env=MountainCar-v0 algo=ppo tuned=ppo-CartPole-v1", {OBS: False}),
+    (f"env=CartPole-v1 algo=bc {OFF}", {OBS: True}),
+    (f"env=CartPole-v1 algo=bc {OFF} {OBS}=false", {OBS: False}),
+    ("algo=ppo total_env_steps=50000", {BATCH: 512}),
+    ("algo=ppo total_env_steps=50001", {BATCH: 2048}),
+    (f"algo=ppo total_env_steps=5000 {BATCH}=1024", {BATCH: 1024}),
+    (f"algo=cql {OFF} total_updates=50_000", {**SHORT_SIZES, **of_cql(1e-3, 1.0, 4)}),
+    (f"algo=cal_ql {OFF} total_updates=3000", of_cql(1e-3, 1.0, 4)),
+    (f"algo=cql {OFF} total_updates=50_001", of_cql(3e-5, 10.0, 10)),
+    (f"algo=cal_ql {OFF} total_updates=50_001", of_cql(3e-5, 5.0, 10)),
+    ("env=Pendulum-v1 algo=cal_ql total_env_steps=3000", of_cql(1e-3, 1.0, 4)),
+    (
+        f"algo=cql {OFF} total_updates=3000 algo.samples=7 algo.cql_alpha=10",
+        of_cql(1e-3, 10.0, 7),
+    ),
+    (f"algo=cql {OFF} total_updates=3000 tuned=td3-mujoco", of_cql(3e-5, 10.0, 10)),
+]
+"""Words, and what is chosen for them. The environment is MountainCarContinuous, without tuned values, unless named."""
 
 
-@pytest.mark.parametrize(
-    ("words", "rows", "layers", "rate"),
-    [
-        (["algo=sac", "total_env_steps=50_000"], 128, [128, 128], 1e-3),
-        (["algo=sac", "total_env_steps=50_001"], 256, [256, 256], 1e-3),
-        (["algo=td3", "tuned=none", "total_env_steps=5000"], 128, [128, 128], 3e-4),
-        (["algo=sac", "tuned=sac-images", "total_env_steps=5000"], 32, [256, 256], 3e-4),
-        (["algo=mrq", "total_env_steps=5000"], 128, [128, 128], 3e-4),
-        (["algo=ppo", "total_env_steps=5000"], 512, [64, 64], 3e-4),
-        (["algo=sac", f"{BATCH}=64", f"{HIDDEN}=[32]", f"{RATE}=2e-3", "total_env_steps=5000"], 64, [32], 2e-3),
-        ([*OFFLINE, "algo=iql", "total_updates=50_000"], 128, [128, 128], 1e-3),
-        ([*OFFLINE, "algo=iql", "total_updates=50_001"], 256, [256, 256], 3e-4),
-        ([*OFFLINE, "algo=cql", "total_updates=3000"], 128, [128, 128], 1e-3),
-        ([*OFFLINE, "algo=cql", "total_updates=60_000"], 256, [256, 256, 256], 3e-4),
-        ([*OFFLINE, "algo=rebrac", "total_updates=60_000"], 256, [256, 256, 256], 1e-3),  # its file has the rate
-        ([*OFFLINE, "algo=td3", "tuned=td3-mujoco", "total_updates=3000"], 256, [256, 256], 3e-4),
-    ],
-)
-def test_a_short_run_has_small_batches_and_layers(words, rows, layers, rate):
-    plain = mapping(["env=MountainCarContinuous-v0", *words])
-    found = plain["trainer"]["batch_size"], list(plain["network"]["hidden"]), float(plain["algo"]["lr"])
-    assert found == (rows, layers, rate)
-
-
-@pytest.mark.parametrize(
-    ("words", "steps"),
-    [
-        (["total_env_steps=5000"], 1000),
-        (["total_env_steps=30_000"], 3000),
-        (["total_env_steps=10_000_000"], 50_000),
-        (["total_env_steps=30_000", f"{EPSILON}=700"], 700),
-        (["total_env_steps=30_000", "tuned=rainbow-images"], 50_000),
-    ],
-)
-def test_epsilon_falls_in_a_tenth_of_the_run(words, steps):
-    for algo in ("dqn", "c51", "munchausen_dqn"):
-        assert make_config("env=MountainCar-v0", "tuned=none", f"algo={algo}", *words).algo.epsilon_steps == steps
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "is_normalised"),
-    [
-        (["env=CartPole-v1", "algo=ppo"], False),
-        (["env=LunarLander", "algo=dqn"], False),
-        (["env=CartPole-v1", "algo=ppo", f"{OBS}=true"], True),
-        (["env=MountainCar-v0", "algo=ppo"], True),  # its velocity is at most 0.02 with random actions
-        (["env=MountainCar-v0", "algo=ppo", f"{OBS}=false"], False),
-        (["env=MountainCar-v0", "algo=ppo", "tuned=ppo-CartPole-v1"], False),
-        (["env=MountainCarContinuous-v0", "algo=mrq"], False),
-        (["env=CartPole-v1", "algo=bc", *OFFLINE], True),
-        (["env=CartPole-v1", "algo=bc", *OFFLINE, f"{OBS}=false"], False),
-        (["env=Pendulum-v1", "algo=td3", *OFFLINE, "tuned=td3-mujoco"], False),
-    ],
-)
-def test_observations_are_normalised_where_their_size_is_unusual(words, is_normalised):
-    plain = mapping([*(["tuned=none"] if "tuned=ppo-CartPole-v1" not in words else []), *words])
-    assert plain["env"]["normalize_obs"] is is_normalised
-    is_said = "vector observations" in str(first_try_line(plain, words))
-    assert is_said is (is_normalised and f"{OBS}=true" not in words)
+@pytest.mark.parametrize(("words", "wanted"), CHOSEN, ids=lambda value: value if isinstance(value, str) else "")
+def test_the_values_follow_from_the_length_the_environment_and_the_algorithm(words, wanted):
+    usual = {"env": "MountainCarContinuous-v0", "tuned": "none"}
+    more = [f"{key}={value}" for key, value in usual.items() if f"{key}=" not in words]
+    found = flatten(compose_plain(*more, *words.split()))
+    number = {
+        key: float(found[key]) if isinstance(found[key], str) and key in (RATE, *CQL) else found[key] for key in wanted
+    }
+    assert number == wanted
 
 
 @pytest.mark.parametrize("length", ["5e3", "5_000", "5000.0"])
@@ -279,42 +225,12 @@ def test_on_policy_runs_have_16_environments_and_no_warm_up():
     assert found == {**OF_ALL, EVAL_PERIOD: 500, OBS: True, REWARD: True}
 
 
-@pytest.mark.parametrize(
-    ("words", "rows"),
-    [
-        (("env=MountainCarContinuous-v0", "total_env_steps=50000"), 512),
-        (("env=MountainCarContinuous-v0", "total_env_steps=50001"), 2048),
-        (("env=MountainCarContinuous-v0", "total_env_steps=5000", "trainer.batch_size=1024"), 1024),
-        (("env=CartPole-v1", "total_env_steps=5000"), 512),  # its tuned values
-    ],
-)
-def test_a_short_run_of_ppo_has_small_rollouts(words, rows):
-    assert make_config("algo=ppo", *words).trainer.batch_size == rows
-
-
 @pytest.mark.parametrize(("algo", "is_scaled"), [("iql", True), ("bc", False)])
 @pytest.mark.parametrize("length", [3000, 1_000_000])
 def test_offline_runs_normalise_states_and_the_rewards_that_they_read(algo, is_scaled, length):
     found = values("env=Pendulum-v1", f"algo={algo}", *OFFLINE, f"total_updates={length}")
     assert (found[OBS], found[REWARD]) == (True, is_scaled)
     assert found[EVAL_PERIOD] == min(10_000, length // 10)
-
-
-@pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        (["algo=cql", *OFFLINE, "total_updates=50_000"], (1e-3, 1.0, 4)),
-        (["algo=cal_ql", *OFFLINE, "total_updates=3000"], (1e-3, 1.0, 4)),
-        (["algo=cql", *OFFLINE, "total_updates=50_001"], (3e-5, 10.0, 10)),
-        (["algo=cal_ql", *OFFLINE, "total_updates=50_001"], (3e-5, 5.0, 10)),
-        (["algo=cal_ql", "total_env_steps=3000", f"{DISCOUNT}=0.9", f"{OBS}=false"], (1e-3, 1.0, 4)),
-        (["algo=cql", *OFFLINE, "total_updates=3000", "algo.samples=7", "algo.cql_alpha=10"], (1e-3, 10.0, 7)),
-        (["algo=cql", *OFFLINE, "total_updates=3000", "tuned=td3-mujoco"], (3e-5, 10.0, 10)),
-    ],
-)
-def test_a_short_run_of_cql_has_few_samples_and_a_fast_actor(words, wanted):
-    algo = mapping(["env=Pendulum-v1", *words])["algo"]
-    assert tuple(float(algo[name]) for name in ("actor_lr", "cql_alpha", "samples")) == wanted
 
 
 def dataset(path, lengths, cut, **extra):
@@ -400,6 +316,10 @@ def test_the_line_names_what_was_chosen():
         "no tuned values: learning rate 0.001, batches of 128, layers of 128 units, expectile 0.9, beta 10, "
         "vector observations and rewards normalised"
     )
+    repeats = "random actions for up to 128 steps"
+    words = ["env=MountainCar-v0", "algo=dqn"]
+    assert repeats in str(first_try_line(mapping(words), words))
+    assert repeats not in str(first_try_line(mapping([*words, f"{REPEAT}=1"]), words))
     assert line(*OFFLINE, "algo=bc", f"{RATE}=3e-4") == "no tuned values: vector observations normalised"
     assert ", actor_lr 0.001, cql_alpha 1, samples 4," in str(line(*OFFLINE, "algo=cql", "total_updates=3000"))
     assert "samples" not in str(line(*OFFLINE, "algo=cql", "total_updates=3000", "algo.samples=4"))

@@ -58,6 +58,44 @@ def test_what_to_install(name, answer, absent):
     assert (error.value.problems, error.value.exit_code) == ([answer], 3)
 
 
+SHIMMY = "needs shimmy:  pip install 'drl-cli[dmc]'"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "code"),
+    [
+        *(
+            (name, f"{name} is env=dm_control/cheetah-run-v0, which {SHIMMY}", 3)
+            for name in ("cheetah-run", "cheetah_run", "dmc/cheetah-run", "dm_control/cheetah-run")
+        ),
+        *(
+            (f"dm_control/{name}-v0", f"dm_control/{name}-v0 {SHIMMY}", 3)
+            for name in ("stack_2_bricks_features", "RodentTwoTouch", "walker-jump")
+        ),
+        *(
+            (name, f"no environment '{name}'. Did you mean env=dm_control/{meant}-v0?", 2)
+            for name, meant in {
+                "dm_control/cheeta-run-v0": "cheetah-run",
+                "dmc/walkr-walk": "walker-walk",
+                "cheeta-run": "cheetah-run",
+                "humanoid_cmu-run": "humanoid_CMU-run",
+                "dm_control/cartpole-swingup_spars-v0": "cartpole-swingup_sparse",
+            }.items()
+        ),
+    ],
+)
+def test_a_task_of_dm_control_may_be_written_in_several_ways_and_is_corrected(name, answer, code, absent):
+    with pytest.raises(UsageError) as error:
+        check_env(name, [])
+    assert (error.value.problems, error.value.exit_code) == ([answer], code)
+
+
+def test_an_installed_task_of_dm_control_is_named_by_its_id(installed, monkeypatch):
+    monkeypatch.setattr(make, "exists", lambda id: id == "dm_control/cheetah-run-v0")
+    with pytest.raises(UsageError, match=r"no environment 'cheetah-run'. Did you mean env=dm_control/cheetah-run-v0\?"):
+        check_env("cheetah-run", [])
+
+
 @pytest.mark.parametrize(("option", "id"), [("Pong", "ALE/Pong-v5"), ("MinAtar-Asterix", "MinAtar/Asterix-v1")])
 def test_a_file_in_conf_says_so_too(option, id, absent):
     with pytest.raises(UsageError, match=rf"^{id} needs \w+:  pip install 'drl-cli\[\w+\]'$") as error:
