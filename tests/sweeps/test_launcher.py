@@ -258,7 +258,7 @@ def started(monkeypatch):
         (["mode=single", "trainer.threads=16"], [SMALL, LARGE], 1, 0, 8),  # no node has more: it takes a whole one
         (["mode=async", "worker.num=3"], [LARGE, SMALL], 3, 0, 2),  # two of its four processors on each node
         (["mode=sync", "worker.num=3", "trainer.num=2", "trainer.threads=2"], [LARGE, SMALL], 1, 0, 4),
-        (["mode=async"], [LARGE, SMALL], 1, 0, 6),  # all processors of both
+        (["mode=async", "total_env_steps=1e7"], [LARGE, SMALL], 1, 0, 6),  # all processors of both
     ],
 )
 def test_the_slots_of_a_cluster(args, there, count, asked, cpus, started, monkeypatch, tmp_path):
