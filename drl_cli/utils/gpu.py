@@ -46,26 +46,30 @@ def expects_gpu(device: str) -> bool:
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that torch finds here, in torch's order. The first call takes seconds."""
-    lines, problem = _ask([sys.executable, "-P", __file__])
-    count = lines[0] if lines else 0
+    lines, problem = ask([sys.executable, "-P", __file__])  # -P: without modules of the current folder
+    return told(lines, problem, os.environ.get(VISIBLE))
+
+
+def told(lines: list[Any], problem: str, visible: str | None) -> tuple[Gpu, ...]:
+    """Return the GPUs in the lines of a child that ended by a `problem`, with the names in CUDA_VISIBLE_DEVICES."""
     if not lines:
         log.warning("torch could not be asked about GPUs: %s", problem)
-    visible = os.environ.get(VISIBLE)
+    count = lines[0] if lines else 0
     ids = visible.split(",") if visible else [str(index) for index in range(count)]
     tried = [*lines[1:], *[[f"GPU {index}", problem] for index in range(len(lines) - 1, count)]]
     return tuple(Gpu(id, name, problem) for id, (name, problem) in zip(ids, tried, strict=False))
 
 
-def _ask(command: list[str]) -> tuple[list[Any], str]:
+def ask(command: list[str], limit_s: float = ANSWER_S) -> tuple[list[Any], str]:
     """Return the lines of json that a child process printed, and how the process ended."""
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        text, errors = child.communicate(timeout=ANSWER_S)
+        text, errors = child.communicate(timeout=limit_s)
         end = (errors.strip().splitlines() or [f"the trial ended with exit code {child.returncode}"])[-1]
     except subprocess.TimeoutExpired:
         child.kill()
         text, _ = child.communicate()
-        end = f"no answer within {ANSWER_S:.0f} s"
+        end = f"no answer within {limit_s:.0f} s"
     return [json.loads(line) for line in text.splitlines()], end
 
 

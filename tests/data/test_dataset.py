@@ -6,12 +6,12 @@ import pytest
 from drl_cli.data.dataset import DatasetError, coverage, normalised
 from drl_cli.data.open import open_dataset
 
-STEPS = 40
+STEPS = 1 << 17  # more than one part
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def name(tmp_path):
+    return str(tmp_path / "a.npz")
 
 
 def saved(name, actions):
@@ -30,9 +30,8 @@ def saved(name, actions):
         (np.stack([np.arange(STEPS) % 2, np.where(np.arange(STEPS) == 0, 4, 0)], 1), (1 + 2 / 5) / 2),
     ],
 )
-def test_coverage_of_actions(actions, covered, monkeypatch):
-    monkeypatch.setattr("drl_cli.data.dataset.PART_STEPS", 7)
-    assert coverage(open_dataset(saved("a.npz", actions))) == pytest.approx(covered)
+def test_coverage_of_actions(name, actions, covered):
+    assert coverage(open_dataset(saved(name, actions))) == pytest.approx(covered)
 
 
 def test_normalised_scores():
@@ -40,6 +39,6 @@ def test_normalised_scores():
 
 
 @pytest.mark.parametrize("reference", [[1.0], [1, 2, 3], [2, 1], [1, 1], [float("nan"), 1], [0, float("inf")]])
-def test_wrong_references(reference):
+def test_wrong_references(name, reference):
     with pytest.raises(DatasetError, match=r"say \[random,expert\]"):
-        open_dataset(saved("a.npz", np.arange(STEPS) % 3), reference=reference)
+        open_dataset(saved(name, np.arange(STEPS) % 3), reference=reference)

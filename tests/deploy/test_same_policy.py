@@ -12,7 +12,6 @@ from graphs import make_config
 from outside import torch_policies
 from policies import SMALL, make_policy, observations, row
 
-from drl_cli.deploy import policy as module
 from drl_cli.deploy import standalone
 from drl_cli.deploy.export import FILES, compare, export, write_files
 from drl_cli.deploy.formats import NotExported, not_exported
@@ -258,19 +257,24 @@ def test_a_torch_export_has_no_pickle_that_torch_would_execute(tmp_path, monkeyp
 
 
 @pytest.fixture
-def make(tmp_path, monkeypatch):
+def make(tmp_path):
     def make_it(kind, env="drl_cli.envs.probes:Choose-v0"):
         config = make_config(*SMALL, f"env={env}", "algo=dqn")
         spec = read_spec(config.env)
-        monkeypatch.setattr(module, "make_policy", lambda *args, **options: kind(config.algo, config.network, spec, 0))
+
+        class Trained(TrainedPolicy):
+            def fresh(self, in_torch=False):
+                policy = kind(config.algo, config.network, spec, 0)
+                policy.load(self.params)
+                return policy
+
         own = kind(config.algo, config.network, spec, 0)
         acting = getattr(own, "acting", None)
         size = num_params(acting["q"].layers.shapes) if acting else 0
         if size == 0 and own.params is not None:
             size = len(own.params.vector(["net"]))
         params = np.random.default_rng(0).standard_normal(int(size)).astype(np.float32)
-        folder = tmp_path / "checkpoints" / "step_1"
-        return TrainedPolicy(config, spec, params, folder, {"env_steps": 1, "opt_steps": 1})
+        return Trained(config, spec, params, tmp_path / "checkpoints" / "step_1", {"env_steps": 1, "opt_steps": 1})
 
     return make_it
 

@@ -31,8 +31,6 @@ def test_a_known_module_is_imported_when_one_of_its_environments_is_named(monkey
         sys.modules.pop("late_envs", None)
 
 
-def test_robotics_environments_need_no_module(monkeypatch):
-    monkeypatch.setattr(catalog, "_is_there", lambda module: False)
-    package = catalog.missing_package("FetchReach-v4")
-    assert package is not None
-    assert (package.module, package.install) == ("gymnasium_robotics", "drl-cli[robotics]")
+def test_robotics_environments_need_no_module():
+    package = catalog.package_of("FetchReach-v4")
+    assert (package.module, package.install, package.is_ours) == ("gymnasium_robotics", "drl-cli[robotics]", True)

@@ -12,26 +12,6 @@ from drl_cli.utils import gpu
 from drl_cli.utils.gpu import SIDE, Gpu
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch):
-    monkeypatch.delenv(gpu.VISIBLE, raising=False)
-    gpu.gpus.cache_clear()
-    yield
-    gpu.gpus.cache_clear()
-
-
-@pytest.fixture
-def told(monkeypatch):
-    """Let the child process tell these lines. Return the commands."""
-    commands = []
-
-    def tell(*lines, end=""):
-        monkeypatch.setattr(gpu, "_ask", lambda command: commands.append(command) or ([*lines], end))
-        return commands
-
-    return tell
-
-
 @pytest.mark.parametrize("file", [*gpu.DRIVERS, None])
 @pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("cuda", True), ("cuda:1", True), ("auto", None)])
 def test_auto_may_be_a_gpu_where_there_is_a_driver(monkeypatch, device, expected, file):
@@ -39,30 +19,23 @@ def test_auto_may_be_a_gpu_where_there_is_a_driver(monkeypatch, device, expected
     assert gpu.expects_gpu(device) is ((file is not None) if expected is None else expected)
 
 
-def test_each_gpu_has_its_name_and_its_problem(told):
-    commands = told(2, ["H200", ""], ["K80", "no kernel image"])
-    expected = (Gpu("0", "H200"), Gpu("1", "K80", "no kernel image"))
-    assert gpu.gpus() == gpu.gpus() == expected
-    assert commands == [[sys.executable, "-P", gpu.__file__]]  # once, and without modules of the current folder
+def test_each_gpu_has_its_name_and_its_problem():
+    found = gpu.told([2, ["H200", ""], ["K80", "no kernel image"]], "", None)
+    assert found == (Gpu("0", "H200"), Gpu("1", "K80", "no kernel image"))
 
 
 @pytest.mark.parametrize(
     ("visible", "ids"), [("2,5", ["2", "5"]), ("GPU-a,GPU-b,GPU-c", ["GPU-a", "GPU-b"]), ("", ["0", "1"])]
 )
-def test_a_gpu_is_named_as_the_user_made_it_visible(told, monkeypatch, visible, ids):
-    monkeypatch.setenv(gpu.VISIBLE, visible)
-    told(2, ["H200", ""], ["H200", ""])
-    assert [one.id for one in gpu.gpus()] == ids
+def test_a_gpu_is_named_as_the_user_made_it_visible(visible, ids):
+    assert [one.id for one in gpu.told([2, ["H200", ""], ["H200", ""]], "", visible)] == ids
 
 
-def test_gpus_after_the_one_that_ends_the_trial_are_not_usable(told, caplog):
-    told(3, ["H200", ""], end="no answer within 60 s")
-    assert gpu.gpus()[1:] == (Gpu("1", "GPU 1", "no answer within 60 s"), Gpu("2", "GPU 2", "no answer within 60 s"))
-    assert caplog.text == ""
-    gpu.gpus.cache_clear()
-    told(end="ImportError: libtorch is gone")
-    assert gpu.gpus() == ()
-    assert "torch could not be asked about GPUs: ImportError: libtorch is gone" in caplog.text
+def test_gpus_after_the_one_that_ends_the_trial_are_not_usable(caplog):
+    late = "no answer within 60 s"
+    assert gpu.told([3, ["H200", ""]], late, None)[1:] == (Gpu("1", "GPU 1", late), Gpu("2", "GPU 2", late))
+    assert gpu.told([], "ImportError: libtorch is gone", None) == ()
+    assert caplog.messages == ["torch could not be asked about GPUs: ImportError: libtorch is gone"]
 
 
 @pytest.mark.parametrize(
@@ -74,9 +47,8 @@ def test_gpus_after_the_one_that_ends_the_trial_are_not_usable(told, caplog):
         ("import signal; print(1, flush=True); signal.pause()", [1], "no answer within 1 s"),
     ],
 )
-def test_what_a_child_told_counts_however_it_ends(monkeypatch, code, lines, end):
-    monkeypatch.setattr(gpu, "ANSWER_S", 1.0)
-    assert gpu._ask([sys.executable, "-c", code]) == (lines, end)
+def test_what_a_child_told_counts_however_it_ends(code, lines, end):
+    assert gpu.ask([sys.executable, "-c", code], 1.0) == (lines, end)
 
 
 class Product:
@@ -131,7 +103,9 @@ def test_asking_does_not_initialise_cuda_here(tmp_path, monkeypatch, caplog):
     (tmp_path / "torch.py").write_text("raise SystemExit('not torch')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.fork", lambda: pytest.fail("forked"))
+    gpu.gpus.cache_clear()
     found = gpu.gpus()
+    assert gpu.gpus() is found  # it is asked once
     assert "not torch" not in caplog.text
     assert caplog.text == ""
     torch = sys.modules.get("torch")

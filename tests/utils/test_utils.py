@@ -12,7 +12,7 @@ import torch
 
 from drl_cli.utils import lazy, machine
 from drl_cli.utils.clock import Waiting, process_start
-from drl_cli.utils.machine import free_memory, num_cores
+from drl_cli.utils.machine import free_memory
 from drl_cli.utils.ranges import Range
 from drl_cli.utils.run_clock import linear
 from drl_cli.utils.seeding import ROLES, generator, integers
@@ -97,14 +97,6 @@ assert torch.__name__ == "torch" and "torch" not in sys.modules
     assert lazy.torch.float32 is torch.float32
     with pytest.raises(AttributeError):
         _ = lazy.torch.no_such_name
-
-
-def test_cores_with_and_without_sched_getaffinity(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
-    assert num_cores() == 3
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    assert num_cores() == 7
 
 
 FAULTS = """
