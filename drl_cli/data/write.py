@@ -9,7 +9,7 @@ import shutil
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -92,23 +92,18 @@ def write(
             raise DatasetError("there are no steps to record")
         draft = Draft(writer.folder)
         written = replace(draft.counts(), ended_by=ended_by)
-        with _removed_if_it_fails(writer.folder / "output") as output:
+        _remove(output := writer.folder / "output")  # of a process that was killed
+        try:
             if path.suffix == ".npz":
                 _write_npz(output, draft)
             else:
                 _write_minari(output, path, header, draft.episodes(), written, storage)
             os.rename(output, path)
+        except BaseException:
+            _remove(output)
+            raise
         writer.remove()
     return written
-
-
-@contextmanager
-def _removed_if_it_fails(path: Path) -> Iterator[Path]:
-    with ExitStack() as failed:
-        failed.callback(_remove, path)
-        _remove(path)
-        yield path
-        failed.pop_all()
 
 
 def _remove(path: Path) -> None:

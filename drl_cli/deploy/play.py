@@ -1,5 +1,6 @@
 """Play episodes of trained policies: together for their returns, or one after another in a video or a window."""
 
+import math
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from drl_cli.deploy.standalone import Caller
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.faults import CantRender, as_fault, frame, frames_per_second, modes, rendering, reset_result
 from drl_cli.envs.make import Env
+from drl_cli.metrics.tensorboard import Film
 from drl_cli.types import MASK, Array, EnvSpec
 from drl_cli.utils.shown import score_text
 
@@ -95,7 +97,7 @@ class Video:
     def __init__(self, path: Path, fps: float) -> None:
         self.path, self.fps = path, fps
         self._draft = path.with_name(f".{os.getpid()}.{path.name}")
-        self._encoder: Mp4 | Animation | None = None
+        self._encoder: Mp4 | Film | None = None
 
     def __enter__(self) -> "Video":
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,15 +106,21 @@ class Video:
     def write(self, frame: Array, lines: list[str]) -> None:
         """Append a frame, uint8 `[height, width, 3]`, with the text `lines` in the upper left corner."""
         picture = captioned(frame, lines)
-        if self._encoder is None:
-            encoder = Mp4 if self.path.suffix == ".mp4" else Animation
-            self._encoder = encoder(self._draft, picture.shape[1], picture.shape[0], self.fps)
-        self._encoder.write(picture)
+        if self._encoder is None and self.path.suffix == ".mp4":
+            self._encoder = Mp4(self._draft, picture.shape[1], picture.shape[0], self.fps)
+        elif self._encoder is None:
+            self._encoder = Film(self.fps, math.ceil(self.fps / MOST_FPS), MOST_WIDTH, math.inf, math.inf)
+        if isinstance(self._encoder, Mp4):
+            self._encoder.write(picture)
+        else:
+            self._encoder.step(lambda: picture)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:
-            if self._encoder is not None:
+            if isinstance(self._encoder, Mp4):
                 self._encoder.close()
+            elif self._encoder is not None and kind is None:
+                self._draft.write_bytes(self._encoder.gif())
             if kind is None:
                 os.replace(self._draft, self.path)
         finally:
@@ -150,29 +158,6 @@ class Mp4:
             raise OSError(f"ffmpeg does not end within {END_S:g} s") from None
         if self.process.returncode:
             raise OSError(f"ffmpeg: {errors.decode().strip() or f'exit code {self.process.returncode}'}")
-
-
-class Animation:
-    """Write a GIF with Pillow, at most MOST_WIDTH pixels wide, with at most MOST_FPS frames per second."""
-
-    def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
-        self.path, self.every = path, int(np.ceil(fps / MOST_FPS))
-        shrink = max(1.0, width / MOST_WIDTH)
-        self.size = (round(height / shrink), round(width / shrink), 3)
-        self.duration_ms, self.count = round(1000 * self.every / fps), 0
-        self.frames: list[Any] = []  # Any: Pillow's images
-
-    def write(self, frame: Array) -> None:
-        from PIL import Image
-
-        if self.count % self.every == 0:
-            self.frames.append(Image.fromarray(fitted(frame, self.size)))
-        self.count += 1
-
-    def close(self) -> None:
-        if self.frames:
-            first, *rest = self.frames
-            first.save(self.path, save_all=True, append_images=rest, duration=self.duration_ms, loop=0)
 
 
 def find_ffmpeg() -> str | None:

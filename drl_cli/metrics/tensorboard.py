@@ -22,31 +22,38 @@ MIN_MS = 20
 
 
 class Film:
-    """Keeps the frame of every step. At MAX_FRAMES frames, drops every second frame and halves the frame rate.
+    """Keeps the frame of every `stride`-th step, at most `width` pixels wide. The GIF shows `fps` steps per second.
 
-    The GIF shows the whole episode at `fps` steps per second.
+    At `most` frames, every second frame is dropped, and so it is while the GIF is larger than `most_bytes`.
     """
 
-    def __init__(self, fps: float) -> None:
-        self.fps, self.stride, self.steps = fps, 1, 0
+    def __init__(
+        self,
+        fps: float,
+        stride: int = 1,
+        width: int = MAX_WIDTH,
+        most: float = MAX_FRAMES,
+        most_bytes: float = MAX_BYTES,
+    ) -> None:
+        self.fps, self.stride, self.steps = fps, stride, 0
+        self.width, self.most, self.most_bytes = width, most, most_bytes
         self.frames: list[Any] = []  # PIL.Image.Image
 
     def step(self, render: Callable[[], Any]) -> None:
         """Advance one step, and render if the film keeps this step. Raise ValueError if `render` returns no picture."""
-        if self.steps % self.stride == 0 and len(self.frames) == MAX_FRAMES:
+        if self.steps % self.stride == 0 and len(self.frames) == self.most:
             self._thin()
         if self.steps % self.stride == 0:
-            self.frames.append(_picture(render()))
+            self.frames.append(_picture(render(), self.width))
         self.steps += 1
 
     def gif(self) -> bytes:
-        """Return the film as a GIF. While the GIF is larger than MAX_BYTES, drop every second frame."""
         while True:
             content = io.BytesIO()
             duration = max(MIN_MS, round(1000 * self.stride / self.fps))
             first, *rest = self.frames
             first.save(content, "GIF", save_all=True, append_images=rest, duration=duration, loop=0)
-            if content.tell() <= MAX_BYTES or not rest:
+            if content.tell() <= self.most_bytes or not rest:
                 return content.getvalue()
             self._thin()
 
@@ -60,7 +67,7 @@ def size_of(gif: bytes) -> tuple[int, int]:
     return width, height
 
 
-def _picture(frame: Any) -> Any:
+def _picture(frame: Any, width: int) -> Any:
     """Convert a frame, uint8 `[height, width, 3]`, to a small picture with 256 colours."""
     from PIL import Image
 
@@ -68,8 +75,8 @@ def _picture(frame: Any) -> Any:
         got = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
         raise ValueError(f"render() gives {got}, not uint8 [height, width, 3]")
     image = Image.fromarray(frame)
-    if image.width > MAX_WIDTH:
-        image = image.resize((MAX_WIDTH, max(1, image.height * MAX_WIDTH // image.width)))
+    if image.width > width:
+        image = image.resize((width, max(1, image.height * width // image.width)))
     return image.quantize(256)
 
 
