@@ -42,6 +42,7 @@ def assert_same(one, other):
     for name in others:
         np.testing.assert_array_equal(rows[name], others[name])
         assert rows[name].dtype == others[name].dtype
+        assert rows[name].flags.writeable  # a copy
 
 
 @pytest.mark.parametrize("kind", SPACES)
@@ -107,10 +108,12 @@ def test_a_recording_that_cant_be_completed_keeps_its_episodes(tmp_path, monkeyp
     def fail(*args):
         raise OSError("no space")
 
-    monkeypatch.setattr("drl_cli.data.write.os.rename", fail)
-    folder = interrupt(tmp_path / name, count=5)
+    with monkeypatch.context() as patch:
+        patch.setattr("drl_cli.data.write.os.rename", fail)
+        with pytest.raises(OSError, match="no space"):
+            write(tmp_path / name, header("box"), rest())
+    folder = draft_path(tmp_path / name)
     assert not (folder / "output").exists()
-    monkeypatch.undo()
     (folder / "output").mkdir()  # of a process that was killed
     (folder / "output" / "data").touch()
     assert write(tmp_path / name, header("box"), rest()).steps == 25

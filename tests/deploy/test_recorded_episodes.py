@@ -80,6 +80,13 @@ def test_the_exploration_has_other_random_numbers_after_an_interruption():
     assert len({*actions}) == 3
 
 
+def test_the_policy_is_told_its_last_reward():
+    made, told = recorder(env_config(id="TestReuser-v0")), []
+    made.policy = lambda done: lambda obs, last: told.append(last.reward.item()) or np.zeros(1, np.int64)
+    assert len([*made.episodes(0, 0, 1, None)]) == 1
+    assert told == [0, 5, 5, 5]
+
+
 class Lasting(Reuser):
     """The episodes have 4, 5, 2 and 5 steps."""
 
@@ -123,6 +130,8 @@ def test_observations_and_actions_are_in_the_units_of_the_environment(kind):
 
     for episode in found:
         assert len(episode.obs[next(iter(episode.obs))]) == len(episode.reward) + 1
+        is_odd = len(episode.reward) % 2 == 1  # such an episode is truncated
+        assert (episode.terminated[-1], episode.truncated[-1]) == (not is_odd, is_odd)
         for t in range(len(episode.reward)):
             assert actions.contains(tree_of(actions, {path: part[t] for path, part in episode.action.items()}))
             obs = tree_of(observations, {path: part[t] for path, part in episode.obs.items()})

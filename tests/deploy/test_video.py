@@ -28,6 +28,12 @@ def test_a_gif_has_its_frames_at_most_25_a_second_and_320_wide(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_a_long_gif_keeps_all_frames(tmp_path):
+    write(tmp_path / "a.gif", 20.0, frames(150, 30, 40))
+    with Image.open(tmp_path / "a.gif") as image:
+        assert image.n_frames == 150
+
+
 def test_mp4_by_ffmpeg_with_odd_sides(tmp_path):
     imageio, path = pytest.importorskip("imageio_ffmpeg"), tmp_path / "a.mp4"
     write(path, 20.0, [*frames(9, 301, 251), *frames(1, 100, 100)])  # the last frame has another size

@@ -197,4 +197,5 @@ def test_differences_of_spaces():
     assert with_mask.differences(PLANE, Discrete(3)) == []
     assert with_mask.differences(PLANE, Text(3)) != []
     nested = StepMap.of_spaces("x", PLANE, Dict(a=PLANE, b=PLANE))
-    assert len(nested.differences(PLANE, Dict(a=PLANE))) == len(nested.differences(PLANE, PLANE)) == 1
+    for other in (Dict(a=PLANE), PLANE, Dict(a=PLANE, b=Box(-2, 2, (2,)))):
+        assert len(nested.differences(PLANE, other)) == 1

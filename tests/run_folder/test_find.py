@@ -160,6 +160,7 @@ def test_a_name_of_several_runs_says_which_run_is_taken_and_how_to_take_another(
     assert find(word, str(named)).name == IDS[2]
     note = f"note: {word} is {IDS[2]}; 1 other run has this name; to take it, type its id: {IDS[0]}\n"
     assert capsys.readouterr() == ("", note)
+    find_saved_run(word, str(named), is_quiet=True)
     next(named.glob(f"*/*/{IDS[2]}/run.json")).write_text('{"name": "latest"}')
     for run in ("narrow net", "latest", IDS[0], f"{named}/*/*/{IDS[2]}"):
         find(run, str(named))
