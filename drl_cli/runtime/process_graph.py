@@ -232,16 +232,10 @@ def make_workers(
         args, modules = (config, spec, index, incarnation, program), config.outside_modules
         return runtime.spawn(f"worker {index}", Worker, *args, node=node_of(index), modules=modules)
 
-    return WorkerPool(
-        "worker",
-        indices,
-        spawn,
-        config.worker.max_restarts,
-        fetch=config.worker.fetch,
-        timeout_s=PATIENCE * config.worker.step_timeout_s,
-        incarnation=incarnation,
-        node_of=node_of,
-    )
+    timeout_s, most = PATIENCE * config.worker.step_timeout_s, config.worker.max_restarts
+    pool = WorkerPool("worker", indices, spawn, most, timeout_s=timeout_s, incarnation=incarnation, node_of=node_of)
+    pool.fetch = config.worker.fetch
+    return pool
 
 
 def _node(runtime: Runtime, index: int, num: int) -> str | None:

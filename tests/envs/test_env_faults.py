@@ -89,11 +89,11 @@ def test_one_environment_is_rebuilt_and_the_rest_continue(tmp_path, alarms, faul
     if fault != "reset":
         assert (failed.reward[0], failed.terminated[0], failed.truncated[0]) == (0, False, False)
         np.testing.assert_array_equal(failed.next_obs[0], steps[first - 1][0][0])
-    assert envs.take_faults() == (f"env 0: {MESSAGES[fault]}; environment rebuilt 1/10 (worker.max_restarts)",)
-    assert envs.take_faults() == ()
-    others = [episode for episode in expected_envs.take_episodes() if episode.env]
+    taken, faults = envs.take_news()
+    assert faults == (f"env 0: {MESSAGES[fault]}; environment rebuilt 1/10 (worker.max_restarts)",)
+    assert envs.take_news() == ((), ())
+    others = [episode for episode in expected_envs.take_news()[0] if episode.env]
     mine = [Episode(0, 6.0, 3), *([Episode(0, 10.0, 4)] if fault == "reset" else []), Episode(0, 6.0, 3)]
-    taken = envs.take_episodes()
     assert [episode for episode in taken if episode.env] == others
     assert [episode for episode in taken if not episode.env][: len(mine)] == mine
 
@@ -119,7 +119,7 @@ def test_rebuilds_are_counted_over_all_environments():
     envs.step(np.zeros((2, 1), np.float32))
     envs.step(np.zeros((2, 1), np.float32))
     place = rf"\(\S*test_env_faults\.py:{act.__code__.co_firstlineno + 2}\)"
-    assert [re.sub(place, "PLACE", fault) for fault in envs.take_faults()] == [
+    assert [re.sub(place, "PLACE", fault) for fault in envs.take_news()[1]] == [
         "env 0: step raised ValueError: two lines PLACE; environment rebuilt 1/2 (worker.max_restarts)",
         "env 1: step raised KeyError: 'a' PLACE; environment rebuilt 2/2 (worker.max_restarts)",
     ]
@@ -158,7 +158,7 @@ def test_failed_resets_use_rebuilds():
     bad = {1: np.array([np.nan, 0], np.float32), 3: np.zeros((1, 2), np.float32)}
     envs = odd(lambda env, method: bad.get(env.life) if method == "reset" else None)
     assert envs.obs.tolist() == [[4, 0], [2, 0]]
-    assert envs.take_faults() == (
+    assert envs.take_news()[1] == (
         "env 0: observation[0] is nan; environment rebuilt 1/2 (worker.max_restarts)",
         "env 0: observation has shape (1, 2), expected (2,); environment rebuilt 2/2 (worker.max_restarts)",
     )
@@ -174,7 +174,7 @@ def test_a_fault_of_all_environments_at_the_first_step_is_raised():
     with pytest.raises(EnvFault, match=message) as caught:
         envs.step(np.zeros((2, 1), np.float32))
     assert isinstance(caught.value.__cause__, ValueError)
-    assert (Odd.lives, envs.take_faults()) == (2, ())
+    assert (Odd.lives, envs.take_news()[1]) == (2, ())
 
 
 @pytest.mark.parametrize("method", ["reset", "step"])
@@ -221,7 +221,7 @@ def test_a_close_that_raises_is_ignored():
 def test_wrong_observations_and_rewards(given, message):
     envs = odd(lambda env, method: given if method == "step" and env.life == 1 else None)
     assert envs.step(np.zeros((2, 1), np.float32)).valid.tolist() == [False, True]
-    (fault,) = envs.take_faults()
+    (fault,) = envs.take_news()[1]
     assert re.match("env 0: " + message, fault)
 
 
@@ -232,7 +232,7 @@ def test_an_action_that_is_not_finite_is_named():
 
     envs = odd(act)
     envs.step(np.array([[np.nan], [0]], np.float32))
-    assert envs.take_faults()[0].startswith("env 0: the policy's action is not finite; ")
+    assert envs.take_news()[1][0].startswith("env 0: the policy's action is not finite; ")
 
 
 def test_interrupts_are_raised():
@@ -312,7 +312,7 @@ def test_other_threads_have_no_limit():
 def test_observations_may_be_lists():
     envs = odd(lambda env, method: ([7.0, 8.0], None) if method == "step" else None)
     assert envs.step(np.zeros((2, 1), np.float32)).next_obs.tolist() == [[7, 8], [7, 8]]
-    assert envs.take_faults() == ()
+    assert envs.take_news()[1] == ()
 
 
 def test_environments_that_all_fail_after_a_step_are_rebuilt():
@@ -327,4 +327,4 @@ def test_environments_that_all_fail_after_a_step_are_rebuilt():
     envs = odd(act, 3)
     for _ in range(2):  # in the second step both fail
         envs.step(np.zeros((2, 1), np.float32))
-    assert len(envs.take_faults()) == 3
+    assert len(envs.take_news()[1]) == 3

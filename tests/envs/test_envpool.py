@@ -51,7 +51,7 @@ def test_each_step_of_the_pool_is_a_step_of_every_environment():
         lengths.append(running.copy())
         running[taken.terminated | taken.truncated] = 0
     np.testing.assert_array_equal(elapsed, lengths)  # 0 would be a reset's row
-    assert len(envs.take_episodes()) > 10
+    assert len(envs.take_news()[0]) > 10
 
 
 def test_returned_arrays_do_not_change():
@@ -87,7 +87,7 @@ def test_returns_of_random_actions_equal_gymnasiums(kwargs):
         rng = np.random.default_rng(1)
         while len(episodes) < 200:
             envs.step(how(rng, 8, envs.action))
-            episodes += envs.take_episodes()
+            episodes += envs.take_news()[0]
         returns.append(np.array([episode.ret for episode in episodes]))
     error = np.sqrt(sum(sample.var() / len(sample) for sample in returns))
     assert abs(returns[0].mean() - returns[1].mean()) < 4 * error

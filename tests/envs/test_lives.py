@@ -55,7 +55,7 @@ def test_a_lost_life_terminates_but_the_episode_goes_on():
         assert step.next_obs.ravel().tolist() == [count, count]
         assert envs.begun == ([0, 1] if count == 12 else [])
         assert envs.obs.ravel().tolist() == [count % 12] * 2
-    assert [(episode.ret, episode.length) for episode in envs.take_episodes()] == [(120.0, 12)] * 2
+    assert [(episode.ret, episode.length) for episode in envs.take_news()[0]] == [(120.0, 12)] * 2
 
 
 def test_an_invalid_step_costs_no_life():

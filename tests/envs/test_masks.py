@@ -105,7 +105,7 @@ def test_a_missing_or_misshapen_mask_is_a_fault(masks, message):
     envs = told(*masks)
     step = envs.step(np.zeros(1, np.int64))
     assert not step.valid.any()
-    (fault,) = envs.take_faults()
+    (fault,) = envs.take_news()[1]
     assert fault.startswith(f"env 0: {message}; environment rebuilt")
 
 

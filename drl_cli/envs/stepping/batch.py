@@ -95,7 +95,7 @@ class EnvBatch(EnvsBase):
         return step
 
     def state(self) -> State:
-        """Return the whole state, except the results of `take_episodes` and `take_faults`."""
+        """Return the whole state, except the result of `take_news`."""
         actions = list(self._actions)[len(self._actions) - min(max(self._lengths), len(self._actions)) :]
         state = self._shared_state() | {
             "returns": np.array(self._returns),

@@ -57,15 +57,11 @@ class EnvsBase:
         self.calls = CallWatch()
         self._rebuilds, self._first_fault = 0, ""
 
-    def take_episodes(self) -> tuple[Episode, ...]:
-        """Return the episodes that ended since the last call."""
-        episodes, self.episodes = tuple(self.episodes), []
-        return episodes
-
-    def take_faults(self) -> tuple[str, ...]:
-        """Return one line for each rebuild since the last call."""
-        faults, self.faults = tuple(self.faults), []
-        return faults
+    def take_news(self) -> tuple[tuple[Episode, ...], tuple[str, ...]]:
+        """Return the episodes that ended since the last call, and a line for each rebuild."""
+        news = tuple(self.episodes), tuple(self.faults)
+        self.episodes, self.faults = [], []
+        return news
 
     def _count_rebuild(self, line: str, cause: BaseException | None) -> str:
         """Count a rebuild, needed because of the fault `line`. Return the count as text.

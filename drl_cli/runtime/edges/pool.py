@@ -254,27 +254,12 @@ class WorkerPool(Pool[CollectRole, InsertTransition]):
     """The workers, or the proxies. More members may `join`, also proxies.
 
     `fetch` sets when a member receives newer parameters: with each call ("collect"), with every n-th call (n), or with
-    the first call after the end of an episode ("episode"). The other arguments are those of Pool.
+    the first call after the end of an episode ("episode").
     """
 
     keys = Keys("worker.max_restarts", "worker.step_timeout_s", "block")
 
-    def __init__(
-        self,
-        name: str,
-        indices: Iterable[int],
-        spawn: Callable[[int, int], Handle[CollectRole]],
-        max_restarts: int,
-        *,
-        fetch: Fetch = "collect",
-        timeout_s: float = 60.0,
-        incarnation: int = 0,
-        node_of: Callable[[int], str | None] = lambda index: None,
-    ) -> None:
-        super().__init__(
-            name, indices, spawn, max_restarts, timeout_s=timeout_s, incarnation=incarnation, node_of=node_of
-        )
-        self.fetch = fetch
+    fetch: Fetch = "collect"
 
     def dispatch(self, member: WorkerMember, params_header: LoadParams, params: Ref[Array] | None) -> Ref[Columns]:
         """Send a collect call, with the parameters if they are newer and due. Return a reference to the columns."""

@@ -66,10 +66,6 @@ class Learning:
         return self.training == 0 and not self.publishing
 
     @property
-    def is_ahead(self) -> bool:
-        return self.progress.opt_steps > self.params_header.opt_steps
-
-    @property
     def newest(self) -> Ref[Array]:
         """The parameters of the newest version. The first version must have been published."""
         assert self.params is not None

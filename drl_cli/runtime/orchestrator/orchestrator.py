@@ -105,7 +105,7 @@ class Orchestrator:
         while (owed := self.limiter.owed()) > 0 and now() < self.training_ends:
             self.learning.train(min(owed, self.config.updates_per_call))
             self._until(lambda: self.learning.training == 0)
-        if self.learning.is_ahead:
+        if self.progress.opt_steps > self.learning.params_header.opt_steps:
             self.learning.publish()
         self._until(lambda: not self.learning.publishing)
         if self.saver.is_due(self.progress.position):
@@ -252,7 +252,7 @@ class Orchestrator:
         role, trainer = next(iter(self.trainers.items()))
         self.calls.expect(trainer.ask(TrainerRole.describe), role, self._on_described)
         self._until(lambda: self.trainer_facts is not None)
-        if self.learning.is_ahead:
+        if self.progress.opt_steps > self.learning.params_header.opt_steps:
             self.learning.publish()
             self._until(lambda: self.learning.is_idle)
         self.reports.send(self.learning.params_header, is_last=self.progress.position > 0)

@@ -103,12 +103,12 @@ class Worker:
             opt_steps=acting.opt_steps,
         )
         self.blocks += 1
-        seconds, episodes = time.perf_counter() - started, self.envs.take_episodes()
+        seconds, (episodes, faults) = time.perf_counter() - started, self.envs.take_news()
         header = InsertTransition(
             (block,),
             episodes,
             seconds,
-            faults=tuple(f"worker {self.index} {fault}" for fault in self.envs.take_faults()),
+            faults=tuple(f"worker {self.index} {fault}" for fault in faults),
             notes=self._notes(bool(episodes)) if self.awaits_end else (),
             work_s=seconds,
             env_s=self.env_s,

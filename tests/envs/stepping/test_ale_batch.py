@@ -64,7 +64,7 @@ def play_equally(batch, single, steps):
         assert sorted(batch.begun) == sorted(single.begun)
         np.testing.assert_array_equal(batch.obs, single.obs)
         played.append((before, one))
-    ours, theirs = batch.take_episodes(), single.take_episodes()
+    ours, theirs = batch.take_news()[0], single.take_news()[0]
     assert [(e.env, e.ret, e.length) for e in ours] == [(e.env, e.ret, e.length) for e in theirs]
     return played, ours
 
@@ -204,7 +204,7 @@ def test_only_a_loss_of_lives_during_a_game_counts(monkeypatch):
     monkeypatch.setattr(batch.pool, "step", told)
     marks = [bool(batch.step(np.array([0])).terminated[0]) for _ in range(6)]
     assert marks == [False, False, False, False, True, True]
-    assert [episode.length for episode in batch.take_episodes()] == [5]
+    assert [episode.length for episode in batch.take_news()[0]] == [5]
 
 
 @pytest.mark.slow

@@ -124,11 +124,11 @@ def test_episode_statistics_are_undiscounted_and_taken_once():
     envs = batch("TestRecording-v0", seeds=(0, 1))
     for _ in range(7):
         envs.step(np.zeros((2, 1), np.float32))
-    assert envs.take_episodes() == tuple(Episode(env, 60.0, 3) for _ in range(2) for env in range(2))
-    assert envs.take_episodes() == ()
+    assert envs.take_news()[0] == tuple(Episode(env, 60.0, 3) for _ in range(2) for env in range(2))
+    assert envs.take_news()[0] == ()
     envs.step(np.zeros((2, 1), np.float32))
     envs.step(np.zeros((2, 1), np.float32))
-    assert envs.take_episodes() == (Episode(0, 60.0, 3), Episode(1, 60.0, 3))
+    assert envs.take_news()[0] == (Episode(0, 60.0, 3), Episode(1, 60.0, 3))
 
 
 def test_seeds_are_distinct_reproducible_and_not_reused_at_reset():
@@ -252,13 +252,13 @@ def test_an_episode_has_the_info_of_its_last_step():
     for _ in range(4):
         envs.step(np.zeros((2, 1), np.float32))
     message = {"cost": 4.0, "level": 3.0, "return_mean": 9.0, "mean": 7.0}
-    assert envs.take_episodes() == (
+    assert envs.take_news()[0] == (
         Episode(0, 4.0, 4, {"success": 1.0, **message}),
         Episode(1, 4.0, 4, {"success": 0.0, **message}),
     )
     for _ in range(4):
         envs.step(np.zeros((2, 1), np.float32))
-    assert [episode.info["lap_time"] for episode in envs.take_episodes()] == [2.5, 2.5]
+    assert [episode.info["lap_time"] for episode in envs.take_news()[0]] == [2.5, 2.5]
 
 
 def test_an_episode_has_the_info_of_a_wrapped_environment():
@@ -266,7 +266,7 @@ def test_an_episode_has_the_info_of_a_wrapped_environment():
     envs = EnvBatch(named("Stacked-v0"), read_spec(named("Stacked-v0")), [2])
     for _ in range(4):
         envs.step(np.zeros((1, 1), np.float32))
-    (episode,) = envs.take_episodes()
+    (episode,) = envs.take_news()[0]
     assert (episode.info["level"], episode.info["cost"]) == (6.0, 4.0)
 
 
@@ -291,4 +291,4 @@ def test_envpool_infos_are_split_by_environment():
     envs = EnvPoolBatch(config, read_spec(config), [1, 2, 3])
     for _ in range(3):
         envs.step(np.zeros((3, 1), np.float32))
-    assert envs.take_episodes() == tuple(Episode(i, 6.0, 3, {"score": 10.0 * i, "done": 1.0}) for i in range(3))
+    assert envs.take_news()[0] == tuple(Episode(i, 6.0, 3, {"score": 10.0 * i, "done": 1.0}) for i in range(3))

@@ -48,8 +48,8 @@ def test_begun_and_episodes(batch):
     begun = [(envs.step(ZEROS), envs.begun)[1] for _ in range(8)]
     assert begun == [[], [], [0, 1, 2], [], [], [], [0, 1, 2], []]
     expected = [Episode(i, ret, length) for ret, length in ((6.0, 3), (10.0, 4)) for i in range(3)]
-    assert envs.take_episodes() == tuple(expected)
-    assert envs.take_episodes() == ()
+    assert envs.take_news()[0] == tuple(expected)
+    assert envs.take_news()[0] == ()
 
 
 def test_max_episode_steps_with_envpool(batch):
@@ -85,8 +85,8 @@ def test_values_that_are_not_finite_begin_a_new_episode(batch, fault, cause):
         failed = rows[3][1]
         assert (failed.reward[1], failed.terminated[1], failed.truncated[1]) == (0, False, False)
         np.testing.assert_array_equal(failed.next_obs[1], rows[3][0][1])
-    assert envs.take_faults() == (f"env 1: {cause}; new episode 1/10 (worker.max_restarts)",)
-    assert (envs.take_faults(), envs.pool.reset_rows) == ((), 0)
+    assert envs.take_news()[1] == (f"env 1: {cause}; new episode 1/10 (worker.max_restarts)",)
+    assert (envs.take_news()[1], envs.pool.reset_rows) == ((), 0)
 
 
 def test_max_rebuilds_limits_new_episodes(batch):
@@ -116,7 +116,7 @@ def test_a_resume_begins_episodes_with_new_seeds(batch):
         seen |= set(seeds)
         assert envs.obs[:, 1:].tolist() == [[0, 0]] * 3
         assert [step.valid.all() for _, step in play(envs, 3)] == [True] * 3
-        assert envs.take_episodes() == tuple(Episode(i, 6.0, 3) for i in range(3))
+        assert envs.take_news()[0] == tuple(Episode(i, 6.0, 3) for i in range(3))
     with pytest.raises(ValueError, match="the saved worker has 3 environments, this one has 1"):
         batch((7,)).load_state(envs.state())
 
@@ -134,7 +134,7 @@ def test_an_action_that_is_not_finite_is_named(batch, monkeypatch):
     envs = batch(fault="nan_obs", fault_at=1)
     monkeypatch.setattr(envs, "to_env", lambda actions: np.zeros_like(actions))
     envs.step(np.array([[0], [np.nan], [0]], np.float32))
-    assert envs.take_faults()[0].startswith("env 1: the policy's action is not finite")
+    assert envs.take_news()[1][0].startswith("env 1: the policy's action is not finite")
 
 
 def test_equal_seeds_give_equal_rows(batch):

@@ -30,7 +30,8 @@ class FakeWorker(FakeHandle):
 def collect(fetch, versions, **worker):
     """Return the parameters of each call, which are their version; `versions` are the newest versions."""
     got = []
-    pool = WorkerPool("worker", range(1), lambda index, incarnation: FakeWorker(got, **worker), 3, fetch=fetch)
+    pool = WorkerPool("worker", range(1), lambda index, incarnation: FakeWorker(got, **worker), 3)
+    pool.fetch = fetch
     for version in versions:
         (member,) = pool.idle()
         pool.answer(pool.dispatch(member, LoadParams(version, 0, 0), version))

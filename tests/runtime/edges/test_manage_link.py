@@ -2,9 +2,9 @@ import math
 
 import numpy as np
 import pytest
+from clocks import Clock
 from handles import FakeHandle
 
-from drl_cli.runtime.edges import manage_link
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.messages import EvalReport
@@ -14,19 +14,6 @@ from drl_cli.types import LoadParams
 
 GONE = LocalRef(error=ObjectLost("node 10.0.0.7 is gone"))
 DIED = ActorDied("signal 9")
-
-
-class Clock:
-    """Time [s] passes only during a wait; answers are ready at their due time."""
-
-    def __init__(self):
-        self.now, self.due = 0.0, {}
-
-    def wait(self, refs, timeout_s):
-        refs = list(refs)
-        if not any(self.due[ref] <= self.now for ref in refs):
-            self.now += min(timeout_s, min(self.due[ref] for ref in refs) - self.now)
-        return [ref for ref in refs if self.due[ref] <= self.now]
 
 
 class Manage(FakeHandle):
@@ -73,10 +60,8 @@ def report(version, problem=None):
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(manage_link, "now", lambda: clock.now)
-    monkeypatch.setattr(manage_link, "wait", clock.wait)
-    return clock
+    clock = Clock(now=0.0)
+    return clock.install(monkeypatch, clock.wait)
 
 
 @pytest.fixture

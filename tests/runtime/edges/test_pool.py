@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
+from clocks import Clock
 from handles import FakeHandle
 from headers import make_block
 
 from drl_cli.errors import NodeGone, RoleLost
-from drl_cli.runtime.edges import pool as module
 from drl_cli.runtime.edges.calls import LOOK_S, START_S
 from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.messages import InsertTransition, Told
@@ -17,19 +17,6 @@ COLUMNS = {"reward": np.ones(2)}
 DIED = ActorDied("signal 9")
 TICK = 0.001
 """The time of the shortest wait [s]."""
-
-
-class Clock:
-    """References are ready at their due time; time passes only during a wait."""
-
-    def __init__(self):
-        self.now, self.due, self.waits = 100.0, {}, []
-
-    def wait(self, refs, timeout_s):
-        self.waits.append((self.now, timeout_s))
-        first = min(self.due[ref] for ref in refs)
-        self.now = min(max(self.now, first), self.now + max(timeout_s, TICK))
-        return [ref for ref in refs if self.due[ref] <= self.now]
 
 
 class Worker(FakeHandle):
@@ -53,10 +40,8 @@ class Worker(FakeHandle):
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(module, "now", lambda: clock.now)
-    monkeypatch.setattr(module, "wait", clock.wait)
-    return clock
+    clock = Clock(tick=TICK)
+    return clock.install(monkeypatch, clock.wait)
 
 
 def header(worker=0, seconds=0.0, episodes=()):

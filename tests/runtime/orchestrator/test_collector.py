@@ -10,7 +10,6 @@ from headers import make_block
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.pool import ReanalyzerPool, WorkerPool
 from drl_cli.runtime.messages import InsertTransition, ReanalysisReport, UpdatePriority
-from drl_cli.runtime.orchestrator import collector as collector_module
 from drl_cli.runtime.orchestrator.collector import Collector
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
@@ -88,16 +87,14 @@ def test_blocks_are_inserted_and_counted_when_a_worker_dies():
     assert made.inserting == 0
 
 
-def test_a_window_begins_with_the_first_block(monkeypatch):
-    moment = [100.0]
-    monkeypatch.setattr(collector_module, "now", lambda: moment[0])
+def test_a_window_begins_with_the_first_block(clock):
     made = make([(8, 8)], [(8, 8)], gather_window_s=0.5)
     refs = [made.pool.dispatch(member, LoadParams(0, 0, 0), LocalRef()) for member in made.pool.idle()]
     assert made.window_ends == float("inf")
     made._on_collected(refs[0])
-    moment[0] = 100.4
+    clock.now = 100.4
     assert (made.window_ends, made.is_due()) == (100.5, False)
-    moment[0] = 100.5
+    clock.now = 100.5
     assert made.is_due()
     made._on_collected(refs[1])
     assert made.window_ends == 100.5

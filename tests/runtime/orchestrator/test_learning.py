@@ -1,7 +1,7 @@
 import time
-from types import SimpleNamespace
 
 import pytest
+from clocks import Clock
 from graphs import COUNTER, TINY, make_config
 from handles import FakeHandle
 from headers import make_train_report
@@ -100,13 +100,13 @@ def test_a_train_call_asks_one_shard_for_all_trainers():
     assert made.asked == [(i, "train", f"header {i}", f"columns {i}") for i in range(2)]
     assert made.limiter.calls == [("issue_sample", 5)]
     assert made.trace == {3: 1, 4: 2}
-    assert (made.learning.training, made.learning.is_idle, made.learning.is_ahead) == (1, False, False)
+    assert (made.learning.training, made.learning.is_idle) == (1, False)
     assert [role for role, *_ in made.calls.pending.values()] == ["trainer 0", "trainer 1"]
     made.react()
     assert made.replay.calls[1:] == [("update_priorities", 1, ref) for ref in made.priorities]
     assert made.trace == {3: 1, 4: 2, 5: 2}
     assert made.limiter.calls[1:] == [("served", 5, 4, 0, 0)]  # four of the five were there
-    assert (made.learning.training, made.learning.is_idle, made.learning.is_ahead) == (0, True, True)
+    assert (made.learning.training, made.learning.is_idle) == (0, True)
     assert (made.progress.opt_steps, made.progress.samples) == (4, 4)
 
 
@@ -158,22 +158,19 @@ def test_an_error_that_names_bad_data_counts(monkeypatch, answers, error, expect
 
     def wait(silent, timeout_s):
         asked.append(timeout_s)
+        clock.now += 1.0
         ready = [(silent[i], answer) for i, answer in enumerate(left.pop(0))]
         for ref, answer in ready:
             ref.error = answer
         return [ref for ref, _ in ready]
 
     refs, left[:] = refs[: max(1, sum(map(len, answers)) + ([] in answers))], [list(part) for part in answers]
-    moments = iter([50.0, 51.0, 99.0])
-    monkeypatch.setattr(module, "wait", wait)
-    monkeypatch.setattr(module, "now", lambda: next(moments))
+    clock = Clock().install(monkeypatch, wait)
     assert module.at_fault(refs, error) is expected
-    assert asked == [GRACE_S - 1.0, 0.0][: len(answers)]  # all have GRACE_S together
+    assert asked == [GRACE_S, GRACE_S - 1.0][: len(answers)]  # all have GRACE_S together
 
 
-def test_the_trainer_is_idle_without_a_train_call(monkeypatch):
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(module, "now", lambda: clock.now)
+def test_the_trainer_is_idle_without_a_train_call(clock):
     made = Made()
     idle = made.progress.trainer_idle
     for seconds, expected in ((1.0, 0.0), (4.0, 3.0)):
@@ -244,9 +241,7 @@ def test_other_train_calls_return_no_version(overrides):
     assert made.asked == [(0, "train", "header 0", "columns 0")]
 
 
-def test_the_server_gets_few_versions_and_the_newest_before_it_is_read(monkeypatch):
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(module, "now", lambda: clock.now)
+def test_the_server_gets_few_versions_and_the_newest_before_it_is_read(clock):
     made = Made()
     for version in (3, 4, 5):
         made.published = LocalRef(LoadParams(version, 8, 80)), LocalRef(f"params {version}")
@@ -259,7 +254,7 @@ def test_the_server_gets_few_versions_and_the_newest_before_it_is_read(monkeypat
     made.react()
     assert [call[2].version for call in made.server.calls] == [3, 5]
     made.server.answers["call"] = LocalRef(), LocalRef("theirs")
-    monkeypatch.setattr(made.calls, "expect", lambda *args, **options: None)
+    made.calls.expect = lambda *args, **options: None
     made.learning.pull()
     assert [call[1] for call in made.server.calls[2:]] == ["push", "pull"]
     made.learning.pull()

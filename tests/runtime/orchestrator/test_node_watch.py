@@ -1,6 +1,7 @@
 import dataclasses
 
 import pytest
+from clocks import Clock
 from graphs import TINY, make_config
 
 from drl_cli.errors import NodeGone
@@ -23,12 +24,12 @@ class Watched:
 
         words = ("worker.num=auto", "mode=async", "ray.address=auto", *overrides)
         self.config = fill(build(compose_plain(*TINY, *words)), nodes)
-        self.nodes, self.births, self.moment, self.seats, self.adapted = nodes, [], 0.0, {}, []
+        self.nodes, self.births, self.seats, self.adapted = nodes, [], {}, []
         self.forgotten = []
         self.pool = WorkerPool(
             "proxy", (), self.spawn, 3, incarnation=incarnation, node_of=lambda index: self.seats[index].node
         )
-        monkeypatch.setattr(node_watch, "now", lambda: self.moment)
+        self.clock = Clock(now=0.0).install(monkeypatch)
         self.watch = NodeWatch(
             self.config, self.pool, self.seats, lambda: self.nodes, self.adapted.append, self.forgotten.extend
         )
@@ -40,7 +41,8 @@ class Watched:
         self.births.append((index, tuple(self.seats[index].workers), self.seats[index].node, incarnation))
 
     def look(self, *nodes):
-        self.nodes, self.moment = nodes, self.moment + node_watch.PERIOD_S
+        self.nodes = nodes
+        self.clock.now += node_watch.PERIOD_S
         self.watch.look()
 
     def leave(self, index):
@@ -82,7 +84,7 @@ def test_a_node_that_left_after_its_offer_is_no_error(monkeypatch, capsys):
 
 def test_nodes_are_looked_at_once_in_a_period(monkeypatch):
     watched = Watched(monkeypatch)
-    watched.nodes, watched.moment = (HERE, BIG), watched.moment + node_watch.PERIOD_S / 2
+    watched.nodes, watched.clock.now = (HERE, BIG), watched.clock.now + node_watch.PERIOD_S / 2
     watched.watch.look()
     assert len(watched.births) == 1
 

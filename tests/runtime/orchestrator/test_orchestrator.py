@@ -10,7 +10,6 @@ from drl_cli.chains.process_group import PeerLost
 from drl_cli.errors import RoleLost
 from drl_cli.run_folder.checkpoint import load_model, open_checkpoint, read_manifest
 from drl_cli.runtime.edges.calls import LOOK_S
-from drl_cli.runtime.orchestrator import orchestrator as module
 from drl_cli.runtime.orchestrator.orchestrator import CLOSE_S, RESCUE_S
 from drl_cli.runtime.orchestrator.saver import restores_workers
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
@@ -18,11 +17,10 @@ from drl_cli.types import LoadParams
 
 
 @pytest.fixture
-def still(build_graph, monkeypatch):
+def still(build_graph, clock):
     """A graph at second 100 that has not begun; waits are recorded, and no answer comes."""
-    graph, clock = build_graph(COUNTER, "mode=async", "stop.wall_s=30"), SimpleNamespace(now=100.0)
+    graph = build_graph(COUNTER, "mode=async", "stop.wall_s=30")
     graph.manage.poll()
-    monkeypatch.setattr(module, "now", lambda: clock.now)
     graph.clock, graph.waits, graph.overdue = clock, [], []
     graph.calls.react = lambda others, timeout_s, patient, skips: graph.waits.append((others, timeout_s, patient))
     graph.pool.kill_overdue = graph.overdue.append
@@ -163,13 +161,13 @@ def test_a_resumed_run_continues_from_its_counters(build_graph):
 
 
 @pytest.mark.parametrize("loses_trainer", [False, True])
-def test_a_rescue_saves_all_but_the_workers_or_without_the_trainer_the_model(build_graph, monkeypatch, loses_trainer):
+def test_a_rescue_saves_all_but_the_workers_or_without_the_trainer_the_model(build_graph, clock, loses_trainer):
     graph = build_graph(COUNTER, "mode=sync", "worker.num=2", "checkpoint.period=10000")
     shown = []
     at(graph, 256, lambda: graph.stop("lost"))
     graph.reports.ending = shown.append
     graph.run()
-    monkeypatch.setattr(module, "now", lambda: 500.0)
+    clock.now = 500.0
     if loses_trainer:
         graph.trainers["trainer"].ask = lambda *args: LocalRef(error=ActorDied("signal 9"))
     graph.rescue()

@@ -10,7 +10,6 @@ from headers import make_block, make_train_report
 from drl_cli.metrics.status import Status
 from drl_cli.runtime.messages import EvalReport, InsertTransition
 from drl_cli.runtime.orchestrator import progress as module
-from drl_cli.runtime.orchestrator import status_fields as fields_module
 from drl_cli.runtime.orchestrator.progress import LATEST, Progress
 from drl_cli.runtime.orchestrator.status_fields import (
     WINDOW,
@@ -25,11 +24,8 @@ from drl_cli.types import Episode, LoadParams
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock(clock, monkeypatch):
     """A clock at 100 s; the process started at 95 s."""
-    clock = SimpleNamespace(now=100.0)
-    for each in (module, fields_module):
-        monkeypatch.setattr(each, "now", lambda: clock.now)
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: clock.now))
     return clock
 

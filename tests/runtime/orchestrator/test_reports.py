@@ -36,10 +36,8 @@ def sink():
 
 
 @pytest.fixture
-def make(sink, monkeypatch):
+def make(sink, clock):
     """Reports at second 100, when the workers have waited for 3 s; they wait on."""
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(module, "now", lambda: clock.now)
 
     def make_it(*overrides):
         config = make_config(*TINY, "mode=async", "worker.num=2", "manage.eval_period=100", *overrides)
@@ -165,6 +163,7 @@ def test_the_last_report_awaits_nothing_and_always_has_rates(make):
     assert (status.state, status.awaits, status.left_s) == ("ending", "", 0.0)
     assert (status.env_steps_per_s, status.opt_steps_per_s) == (5.0, 0.5)
     assert (again.state, again.awaits) == ("ending", "the last checkpoint")
+    made.clock.now += 1.0
     made.send(LoadParams(1, 2, 3), is_last=True)
     assert made.console.status.env_steps_per_s == 0.0  # the recent rate, known from two reports
 

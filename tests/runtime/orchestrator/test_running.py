@@ -3,15 +3,13 @@ from types import SimpleNamespace
 import pytest
 from graphs import COUNTER, TINY, make_config
 
-from drl_cli.runtime.orchestrator import reports
 from drl_cli.runtime.orchestrator.reports import SLOW_S, RunningCollects
 
 
 @pytest.fixture
-def shown(monkeypatch):
+def shown(clock):
     """Return the fields at a time [s] with this number of running steps."""
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(reports, "now", lambda: clock.now)
+    clock.now = 0.0
 
     def make(*overrides, collected=None, missing=0, trained=None):
         progress = SimpleNamespace(

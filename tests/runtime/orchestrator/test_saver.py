@@ -109,13 +109,6 @@ def test_states_that_a_run_does_not_restore_are_not_saved(tmp_path, overrides):
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(module, "now", lambda: clock.now)
-    return clock
-
-
-@pytest.fixture
 def made(clock, tmp_path):
     return Made(tmp_path, "checkpoint.period_s=null", shards=[{"begin_save": [{}] * 9}])
 

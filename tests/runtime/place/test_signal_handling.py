@@ -3,12 +3,10 @@ import signal
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from drl_cli.errors import HUNG_UP, INTERRUPTED, TERMINATED
-from drl_cli.runtime.place import signals as module
 from drl_cli.runtime.place.signals import PATIENCE_S, TOGETHER_S, Interrupted, Signals, catch, ending_with
 
 CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
@@ -22,14 +20,6 @@ def handlers():
     yield before
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Seconds pass only if a test says so."""
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(module, "now", lambda: clock.now)
-    return clock
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 129)])
