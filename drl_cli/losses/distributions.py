@@ -268,8 +268,8 @@ class TanhGaussian(Distribution):
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
         if not isinstance(self.inner.mean, np.ndarray):
-            mean, log_std = self.inner.mean, expand(self.inner.log_std, self.inner.mean)
-            return tanh_gaussian(mean, log_std, normal(random, mean))
+            mean = self.inner.mean
+            return tanh_gaussian(mean, self.inner.log_std.expand_as(mean), normal(random, mean))
         u = self.inner.sample(random)
         return tanh(u), self._log_prob(u)
 

@@ -164,7 +164,7 @@ def test_an_unconfirmed_score_does_not_stop_the_run(build_graph):
     graph = build_graph(COUNTER, "mode=sync", "stop.return=5", "manage.eval_period=128")
     graph.manage.poll()
     manage = graph.manage.handle.role
-    manage._score(np.zeros(graph.trainers["trainer"].role.algorithm.policy_params().shape, np.float32))
+    manage.score(np.zeros(graph.trainers["trainer"].role.algorithm.policy_params().shape, np.float32))
     lucky, unlucky = manage.evaluators
     unlucky.evaluate = lambda params: Score(np.full(2, -100.0), np.ones(2, np.int64), 0)
     graph.run()
@@ -191,7 +191,7 @@ def test_confirming_continues_while_the_mean_is_in_doubt(build_graph, returns, e
     manage = graph.manage.handle.role
     parts = [Score(np.array(part), np.ones(len(part), np.int64), 0) for part in returns]
     manage._play = lambda part, params: parts[part]
-    assert len(manage._score(np.zeros(1)).returns) == episodes
+    assert len(manage.score(np.zeros(1)).returns) == episodes
 
 
 @pytest.mark.parametrize(("confirm", "sizes"), [(0, [2]), (1, [2, 1]), (5, [2, 3, 2]), (100, [2, 50, 50])])
@@ -206,7 +206,7 @@ def test_an_evaluation_is_confirmed_in_two_halves(build_graph, monkeypatch, conf
     monkeypatch.setattr(manage_module, "make_evaluator", make_evaluator)
     graph = build_graph(COUNTER, "mode=sync", "stop.return=5", f"manage.confirm_episodes={confirm}")
     graph.manage.poll()
-    assert len(graph.manage.handle.role._score(np.zeros(1)).returns) == sum(sizes)
+    assert len(graph.manage.handle.role.score(np.zeros(1)).returns) == sum(sizes)
     assert [len(part) for part in seeds] == sizes
     assert len({seed for part in seeds for seed in part}) == sum(sizes)
 
@@ -214,7 +214,7 @@ def test_an_evaluation_is_confirmed_in_two_halves(build_graph, monkeypatch, conf
 @pytest.mark.parametrize("mode", MODES)
 def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
     graph = build_graph(COUNTER, f"mode={mode}", "worker.num=2", "logger.report_s=0.01")
-    idle, seen = graph._idle, []
+    idle, seen = graph.idle, []
 
     def watch(**options):
         counts = dict(graph.progress.trace.counts)
@@ -225,7 +225,7 @@ def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
 
     def pause():
         graph.paused = True
-        graph._idle = watch
+        graph.idle = watch
 
     at(graph, 200, pause)
     graph.run()
@@ -286,7 +286,7 @@ class Scripted(Manage):
         self.mean = params_header.env_steps / 100
         return super().evaluate(params_header, params)
 
-    def _score(self, params):
+    def score(self, params):
         return Score(np.full(2, self.mean), np.ones(2, np.int64), 0)
 
 
@@ -305,14 +305,14 @@ def slowly(run_graph, monkeypatch):
 
     def slowly(*overrides, delay, stop_at=None, **options):
         def started(graph):
-            idle = graph._idle
+            idle = graph.idle
 
             def with_signal(**options):
                 idle(**options)
                 if stop_at is not None and graph.progress.env_steps >= stop_at:
                     graph.interrupt()
 
-            graph._idle = with_signal
+            graph.idle = with_signal
 
         looks.clear()
         slowly.delay = delay

@@ -91,8 +91,8 @@ def test_a_resumed_run_gives_the_weights_of_the_unbroken_run(run_graph, data, op
     whole = run_graph(*OFFLINE, data, *RESUMED, *options)
 
     def interrupt(graph):
-        idle = graph._idle
-        graph._idle = lambda: (idle(), graph.progress.position >= 16 and graph.interrupt())
+        idle = graph.idle
+        graph.idle = lambda: (idle(), graph.progress.position >= 16 and graph.interrupt())
 
     broken = run_graph(*OFFLINE, data, *RESUMED, *options, started=interrupt)
     assert broken.stop_reason == "signal"

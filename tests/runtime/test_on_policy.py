@@ -91,10 +91,14 @@ def test_rows_that_are_too_old_are_dropped_and_counted(build_graph):
     assert ({header.stats["staleness_max"] for header, _ in batches}, len(waiting(graph))) == ({0.0}, 8)
 
 
+@pytest.fixture
+def fifo(monkeypatch):
+    monkeypatch.setattr(ppo, "TABLES", ("fifo",))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", some(MODES, "async"))
-def test_each_batch_is_learned_from_several_times(build_graph, monkeypatch, mode):
-    monkeypatch.setattr(ppo, "TABLES", ("fifo",))
+def test_each_batch_is_learned_from_several_times(build_graph, fifo, mode):
     graph = build_graph(*PPO, "replay=fifo", "replay.times=3", f"mode={mode}", "total_env_steps=256")
     batches = record(graph)
     graph.run()
@@ -110,8 +114,7 @@ def test_each_batch_is_learned_from_several_times(build_graph, monkeypatch, mode
 
 
 @pytest.mark.slow
-def test_versions_between_two_servings_age_the_rows_up_to_the_bound(build_graph, monkeypatch):
-    monkeypatch.setattr(ppo, "TABLES", ("fifo",))
+def test_versions_between_two_servings_age_the_rows_up_to_the_bound(build_graph, fifo):
     more = ("replay.max_staleness=5", "orchestrator.sample_load_ratio=1", "mode=async")
     graph = build_graph(*PPO, "replay=fifo", "replay.times=3", *more, "total_env_steps=256")
     batches = record(graph)

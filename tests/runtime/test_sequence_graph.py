@@ -1,8 +1,6 @@
 """Runs with sequences: a recurrent test algorithm compares its states with the workers' states."""
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from graphs import COUNTER, at, workers
 from handles import by_name
 from walks import check_states
 
-import drl_cli.algos.value
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.replay.builders import mix
 from drl_cli.runtime.place.handles import get
@@ -26,12 +23,7 @@ OVERRIDES = (
 
 
 @pytest.fixture
-def run_recall(run_graph, monkeypatch):
-    """Run a graph with the algorithm of tests/support/algos."""
-    folder = Path(__file__).parents[1] / "support" / "algos"
-    monkeypatch.setattr(drl_cli.algos.value, "__path__", [*drl_cli.algos.value.__path__, str(folder)])
-    monkeypatch.delitem(sys.modules, "drl_cli.algos.value.recall", raising=False)
-
+def run_recall(run_graph, support_algos):
     def change(config):
         return dataclasses.replace(config, algo=load_algorithm("recall").Config(name="recall"))
 

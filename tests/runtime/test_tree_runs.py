@@ -1,8 +1,6 @@
 """Runs with Dict observations: a test algorithm checks every part."""
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from choices import some
 from counting import check_counter_rows, check_counter_sequences, check_tree
 from graphs import TINY, make_config
 
-import drl_cli.algos.value
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.frame_table import FrameTable
@@ -27,12 +24,7 @@ REPLAYS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def parts(monkeypatch):
-    """The algorithm of tests/support/algos."""
-    folder = Path(__file__).parents[1] / "support" / "algos"
-    monkeypatch.setattr(drl_cli.algos.value, "__path__", [*drl_cli.algos.value.__path__, str(folder)])
-    monkeypatch.delitem(sys.modules, "drl_cli.algos.value.parts", raising=False)
+pytestmark = pytest.mark.usefixtures("support_algos")
 
 
 def change(config):

@@ -77,20 +77,20 @@ class Orchestrator:
         else:  # a resumed run: every role restores its part of the checkpoint first
             self._until(lambda: not self.calls.pending)
         self._until(lambda: self.learning.params is not None or steps_without_params(self.config) > 0)
-        steps = {"async": self._step_async, "offline": self._step_offline}
-        step = steps.get(self.config.mode, self._step_sync)
-        while not self._done():
+        steps = {"async": self.step_async, "offline": self.step_offline}
+        step = steps.get(self.config.mode, self.step_sync)
+        while not self.is_done():
             if self.paused:
                 if self.collector.is_due():
                     self.collector.insert_arrived()
-                self._idle()
+                self.idle()
             else:
                 step()
         if self.stop_reason == self.config.clock.key:
             self._until(lambda: not self.calls.pending)
         self.pool.end(self.progress.end())
 
-    def _step_sync(self) -> None:
+    def step_sync(self) -> None:
         """Let all workers collect with version k, make the updates that are due, and publish version k + 1.
 
         If a signal prevented updates before this run was resumed, they are made before the workers collect again.
@@ -109,7 +109,7 @@ class Orchestrator:
             self.learning.publish()
         self._until(lambda: not self.learning.publishing)
         if self.saver.is_due(self.progress.position):
-            self._save()
+            self.save()
         if self.reports.undecided is not None:
             next_steps = self.collector.rows * self.pool.num_workers
             if self.reports.is_deciding(self.progress.position, next_steps):
@@ -124,7 +124,7 @@ class Orchestrator:
             if not self.interrupted:
                 self.reports.undecided = None
 
-    def _step_offline(self) -> None:
+    def step_offline(self) -> None:
         """Read a block if the limiter asks for one, otherwise make the updates of one train call.
 
         A call ends at each multiple of the periods of evaluations and checkpoints, and a version is published there.
@@ -141,7 +141,7 @@ class Orchestrator:
             if self.progress.train_started is None:  # nothing can be saved while its compilation takes a minute
                 self._save_for_sure()
             if self.saver.is_due(position):
-                self._save()
+                self.save()
             periods = self.config.checkpoint.period, self.config.manage.eval_period
             due = [multiple_after(position, period) for period in periods]
             self.learning.train(min(owed, self.config.updates_per_call, *(each - position for each in due)))
@@ -152,14 +152,14 @@ class Orchestrator:
             if self.reports.is_deciding(self.progress.position, self.config.updates_per_call):
                 self._decide()
 
-    def _step_async(self) -> None:
+    def step_async(self) -> None:
         """Make all train and collect calls that `admission` allows now. Then handle the answers that are ready."""
         self.look()
         if self.collector.is_due():
             self.collector.insert_arrived()
         saving = self.saver.is_due(self.progress.position)
-        if saving and self._is_settled():
-            self._save()
+        if saving and self.is_settled():
+            self.save()
             saving = False
         while not saving and (updates := self.admission.updates()):
             self.learning.train(updates)
@@ -172,14 +172,14 @@ class Orchestrator:
                 break
             if member.index not in held:
                 self.collector.dispatch(member, self.learning)
-        assert self.calls.pending or self.collector.arrived or self._done(), f"nothing may go on: {self.limiter}"
-        self._idle(skips_quiet=not saving)
+        assert self.calls.pending or self.collector.arrived or self.is_done(), f"nothing may go on: {self.limiter}"
+        self.idle(skips_quiet=not saving)
 
     def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            self._idle()
+            self.idle()
 
-    def _idle(self, skips_quiet: bool = False) -> None:
+    def idle(self, skips_quiet: bool = False) -> None:
         """Handle all answers that are ready, and what is due. If no answer is ready, wait for the first of them."""
         moment = now()
         due = min(self.reports.next, self.collector.window_ends, self.deadline or math.inf, moment + LOOK_S)
@@ -200,7 +200,7 @@ class Orchestrator:
         if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
             self.stop("wall_s")
 
-    def _done(self) -> bool:
+    def is_done(self) -> bool:
         if self.progress.goal_reached and self.reports.undecided is None:
             self.stop("return")
         if self.progress.position >= self.config.clock.total and self.admission.is_over():
@@ -294,14 +294,14 @@ class Orchestrator:
         for member in self.pool.members:
             member.handle.ask(CollectRole.close)
 
-    def _is_settled(self) -> bool:
+    def is_settled(self) -> bool:
         return self.learning.is_idle and self.collector.inserting == 0
 
     def _settle(self) -> None:
         self.collector.insert_arrived()
-        self._until(self._is_settled)
+        self._until(self.is_settled)
 
-    def _save(self, workers: bool = True) -> None:
+    def save(self, workers: bool = True) -> None:
         undecided = self.reports.undecided and self.reports.undecided[1]
         self.saver.begin(self.learning.params_header, self.learning.newest, self.state(), undecided, workers)
 
@@ -311,7 +311,7 @@ class Orchestrator:
         restarts = -1
         while self.manage.restarts != restarts:
             restarts = self.manage.restarts
-            self._save(workers)
+            self.save(workers)
             self._until(lambda: not self.saver.busy)
             if self.saver.problem is None:
                 return

@@ -1,14 +1,44 @@
 """Rate limiters: decide from counts whether workers and trainers may make another call. A limiter never blocks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 ROUNDING = 1e-6  # tolerance, because a ratio such as 0.1 has no exact binary form
 
 
+class Counts(ABC):
+    """What all limiters do with their counts. `samples` counts batches, those of calls in flight, too."""
+
+    saved: ClassVar[tuple[str, ...]] = ("landed", "samples")
+    """The counts in a checkpoint. They do not include collect calls in flight, and no train call may be in flight."""
+    samples: int
+
+    @abstractmethod
+    def owed(self, rows: int = 0) -> int:
+        """Return how many batches will be due but not drawn after `rows` more transitions. 0 in the warm-up."""
+
+    def may_sample(self, batches: int) -> bool:
+        return self.owed() >= batches
+
+    def issue_sample(self, batches: int) -> None:
+        self.samples += batches
+
+    def served(self, asked: int, batches: int, waiting: int, repeats: int) -> None:
+        """Correct the count after replay returned `batches` of `asked` batches. Only QueueLimiter uses the rest."""
+        self.samples -= asked - batches
+
+    def state(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.saved}
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        for name in self.saved:
+            setattr(self, name, state[name])
+
+
 @dataclass
-class RateLimiter:
+class RateLimiter(Counts):
     """Keeps the number of batches per transition near `ratio`, by stopping workers or trainers that are ahead.
 
     `inserts` counts transitions and `samples` counts batches. Both include calls in flight. `landed` counts the
@@ -46,7 +76,6 @@ class RateLimiter:
         return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
 
     def owed(self, rows: int = 0) -> int:
-        """Return how many batches will be due but not drawn after `rows` more transitions. 0 in the warm-up."""
         if self.landed < max(1, self.min_inserts):
             return 0
         return max(0, int(self.target + self.ratio * rows - self.samples + ROUNDING))
@@ -59,25 +88,14 @@ class RateLimiter:
         self.inserts += rows - issued
         self.landed += rows
 
-    def issue_sample(self, batches: int) -> None:
-        self.samples += batches
-
-    def served(self, asked: int, batches: int, waiting: int, repeats: int) -> None:
-        """Correct the count after replay returned `batches` of `asked` batches. Only QueueLimiter uses the rest."""
-        self.samples -= asked - batches
-
-    def state(self) -> dict[str, int]:
-        """Return the counts without collect calls in flight, for a checkpoint. No train call may be in flight."""
-        return {"landed": self.landed, "samples": self.samples}
-
     def load_state(self, state: Mapping[str, int]) -> None:
-        self.inserts = self.landed = state["landed"]
-        self.samples = state["samples"]
+        super().load_state(state)
+        self.inserts = self.landed
 
 
 @dataclass
-class QueueLimiter:
-    """Limits an on-policy queue, which serves each transition `times` times. Has the methods of RateLimiter.
+class QueueLimiter(Counts):
+    """Limits an on-policy queue, which serves each transition `times` times.
 
     A batch has `batch_size` transitions and may be drawn once it is complete, `times` times in succession. `queued`
     counts the transitions that were not drawn yet, and the last batch may be drawn `repeats` more times. Workers may
@@ -94,8 +112,7 @@ class QueueLimiter:
     repeats: int = 0
     landed: int = 0  # transitions that were queued after the last draw
 
-    def may_sample(self, batches: int) -> bool:
-        return self.owed() >= batches
+    saved = ("queued", "repeats")
 
     def may_collect(self, rows: int) -> bool:
         waiting = self.queued + self.in_flight
@@ -123,12 +140,6 @@ class QueueLimiter:
         """Set the counts to what the queue reported after the draw, because it may have dropped rows as too old."""
         self.queued, self.repeats = waiting + self.landed, repeats
 
-    def state(self) -> dict[str, int]:
-        return {"queued": self.queued, "repeats": self.repeats}
-
-    def load_state(self, state: Mapping[str, int]) -> None:
-        self.queued, self.repeats = state["queued"], state["repeats"]
-
 
 REUSE = 8
 """A row of a dataset that does not fit into the table is drawn about this number of times before the next row of the
@@ -136,8 +147,8 @@ dataset overwrites it."""
 
 
 @dataclass
-class ReadLimiter:
-    """Paces a run without workers: `fill` transitions are read, then `total` updates are made. See RateLimiter.
+class ReadLimiter(Counts):
+    """Paces a run without workers: `fill` transitions are read, then `total` updates are made.
 
     If the table can't hold the whole dataset, `rows_per_update` more transitions are read for each update. Otherwise
     `rows_per_update` is 0. `missing` transitions are still to be read before the next update.
@@ -151,15 +162,14 @@ class ReadLimiter:
     missing: int = 0
     free: bool = False
 
+    saved = ("landed", "samples", "missing")
+
     def __post_init__(self) -> None:
         self.missing = self.fill
 
     def lose(self) -> None:
         """Have the table filled again: a checkpoint did not contain its rows."""
         self.landed, self.missing = self.landed - self.fill, self.fill
-
-    def may_sample(self, batches: int) -> bool:
-        return self.owed() >= batches
 
     def may_collect(self, rows: int) -> bool:
         return self.samples < self.total and self.owed() == 0
@@ -179,18 +189,6 @@ class ReadLimiter:
     def land(self, issued: int, rows: int) -> None:
         self.landed += rows
         self.missing = max(0, self.missing - rows)
-
-    def issue_sample(self, batches: int) -> None:
-        self.samples += batches
-
-    def served(self, asked: int, batches: int, waiting: int, repeats: int) -> None:
-        self.samples -= asked - batches
-
-    def state(self) -> dict[str, int]:
-        return {"landed": self.landed, "samples": self.samples, "missing": self.missing}
-
-    def load_state(self, state: Mapping[str, int]) -> None:
-        self.landed, self.samples, self.missing = state["landed"], state["samples"], state["missing"]
 
 
 Limiter: TypeAlias = RateLimiter | QueueLimiter | ReadLimiter

@@ -213,7 +213,7 @@ class Cluster:
                 live = live_nodes()
                 for node in live:
                     if node.id not in known:
-                        problems = cluster.unfit(_ask([node], self._env, self._modules, self._folder), self._ours)
+                        problems = cluster.unfit(ask_nodes([node], self._env, self._modules, self._folder), self._ours)
                         known.add(node.id)
                         fit |= set() if problems else {node.id}
                         for problem in problems:
@@ -257,7 +257,7 @@ class Cluster:
         except Exception as error:
             raise ClusterUnfit([cluster.why_not_joined(address, error)]) from error
         ray_internals.log_deaths()
-        return _ask(live_nodes(self._only_here), self._env, self._modules, self._folder)
+        return ask_nodes(live_nodes(self._only_here), self._env, self._modules, self._folder)
 
 
 @contextmanager
@@ -274,7 +274,9 @@ def _no_stderr() -> Iterator[None]:
         os.close(null)
 
 
-def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str], folder: str = "") -> dict[Node, Answer | None]:
+def ask_nodes(
+    nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str], folder: str = ""
+) -> dict[Node, Answer | None]:
     """Return the answer of each node, or None for a node that does not answer within a minute."""
 
     def look(pickled: bytes) -> tuple[str, str, str | None, str | None]:  # local, so that Ray pickles its code

@@ -50,7 +50,7 @@ class Manage:
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport:
         """Evaluate a version, record the score, and save the version if its score is the best so far."""
-        score = self._score(params)
+        score = self.score(params)
         statistics, info = score.statistics(), score.info()
         wall_s = time.time() - self.started
         if reference := self.config.data.reference_returns:
@@ -89,7 +89,7 @@ class Manage:
         self.claim.close()  # releases the lock, because the same program may resume this run later
         return problems
 
-    def _score(self, params: Array) -> Score:
+    def score(self, params: Array) -> Score:
         """Play eval_episodes episodes. If the mean reaches stop.return, confirm it with up to confirm_episodes more.
 
         The best of many evaluations is often lucky, and a few episodes rarely show the failures of a policy. Therefore

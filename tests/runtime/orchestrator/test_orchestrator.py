@@ -32,13 +32,13 @@ def test_a_wait_ends_when_something_is_due(still):
     still.manage.pending, polls = {"an evaluation": None}, []
     still.pool.busy["a call"] = None
     still.manage.poll = lambda: polls.append(len(still.waits))
-    still._idle()
+    still.idle()
     still.reports.next = 100.375
-    still._idle()
+    still.idle()
     still.collector.window_ends = 100.25
-    still._idle()
+    still.idle()
     still.clock.now, still.deadline = 100.125, 100.1875
-    still._idle()
+    still.idle()
     assert [timeout_s for _, timeout_s, _ in still.waits] == [LOOK_S, 0.375, 0.25, 0.0625]
     assert polls == [1, 2, 3, 4]  # the answers that ended a wait are handled after it
     assert all([*others] == ["an evaluation"] for others, _, _ in still.waits)
@@ -49,16 +49,16 @@ def test_a_wait_ends_when_something_is_due(still):
 
 def test_a_rescue_is_limited_in_time(still):
     still.deadline = 100.0
-    still._idle()
+    still.idle()
     still.clock.now = 100.1
     with pytest.raises(RoleLost, match=f"no checkpoint within {RESCUE_S:g} s"):
-        still._idle()
+        still.idle()
 
 
 def test_a_dead_ray_ends_the_run(still):
     still.health = lambda: "Ray's raylet died, and all roles with it"
     with pytest.raises(RoleLost, match="Ray's raylet died"):
-        still._idle()
+        still.idle()
     assert still.waits == []
 
 
@@ -70,7 +70,7 @@ def test_the_lost_role_behind_an_error_is_named(still, error):
     still.calls.react = react
     still.learning.blame = lambda why: RoleLost(f"replay 0 died ({why})")
     with pytest.raises(RoleLost, match=rf"replay 0 died \({error}\)") as caught:
-        still._idle()
+        still.idle()
     assert caught.value.__cause__ is error
 
 
@@ -94,10 +94,10 @@ def test_housekeeping_sends_reports_and_stops_at_wall_s(still):
     still.progress.process_s = lambda: next(process_s)
     still.reports.send = lambda *args: sent.append(args)
     still.clock.now = 159.9
-    still._idle()
+    still.idle()
     assert (sent, still.stop_reason) == ([], None)
     still.clock.now = 160.0
-    still._idle()
+    still.idle()
     assert (sent, still.stop_reason) == ([(still.learning.params_header, "running")], "wall_s")
 
 
@@ -118,12 +118,12 @@ def test_pause_and_interrupt(still):
 )
 def test_no_train_call_is_made_before_a_checkpoint(still, is_due, is_settled, saved, trained):
     calls, updates, idles = [], iter([4, 2, 0]), []
-    still.saver.is_due, still._is_settled = lambda env_steps: is_due, lambda: is_settled
-    still._save = lambda: calls.append("saved")
+    still.saver.is_due, still.is_settled = lambda env_steps: is_due, lambda: is_settled
+    still.save = lambda: calls.append("saved")
     still.admission.updates, still.learning.train = lambda: next(updates), calls.append
-    still.admission.may_collect, still._idle = lambda rows: False, lambda **options: idles.append(options)
+    still.admission.may_collect, still.idle = lambda rows: False, lambda **options: idles.append(options)
     still.calls.pending["a call"] = None
-    still._step_async()
+    still.step_async()
     assert calls == ["saved"] * saved + trained
     assert idles == [{"skips_quiet": bool(trained)}]  # a checkpoint waits for the inserts, whose answers are quiet
 
@@ -134,10 +134,10 @@ def test_workers_that_waited_longest_collect_first(still):
     still.pool.idle = lambda: members
     still.collector.arrived.append((members[2], None, 0, None))  # its block must be inserted first
     still.collector.is_due, still.admission.updates = lambda: False, lambda: 0
-    still.admission.may_collect, still._idle = lambda rows: next(room), lambda **options: None
+    still.admission.may_collect, still.idle = lambda rows: next(room), lambda **options: None
     still.saver.is_due = lambda env_steps: False
     still.collector.dispatch = lambda member, learning: asked.append(member.index)
-    still._step_async()
+    still.step_async()
     assert asked == [1, 0]
 
 
@@ -250,13 +250,13 @@ def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_gra
 def test_sync_makes_every_update_due_and_saves_in_time(build_graph):
     args = ("orchestrator.min_inserts=1", "orchestrator.sample_insert_ratio=0.03125", "worker.block_rows=32")
     graph = build_graph(COUNTER, "mode=sync", *args, "checkpoint.period=96", "checkpoint.keep_last=99")
-    seen, step = [], graph._step_sync
+    seen, step = [], graph.step_sync
 
     def note():
         step()
         seen.append((graph.progress.env_steps, graph.limiter.owed()))
 
-    graph._step_sync = note
+    graph.step_sync = note
     graph.run()
     assert {owed for steps, owed in seen if steps == graph.collector.issued} == {0}
     assert graph.progress.opt_steps == 15  # one for each block after the first
@@ -320,9 +320,9 @@ def test_the_last_checkpoint_is_repeated_if_manage_dies_while_it_saves(build_gra
 def test_a_run_is_over_only_after_its_last_updates(build_graph):
     graph = build_graph(COUNTER, "mode=async")
     graph.progress.env_steps, graph.learning.training = graph.config.total_env_steps, 1
-    assert not graph._done()
+    assert not graph.is_done()
     graph.learning.training = 0
-    assert (graph._done(), graph.stop_reason) == (True, "total_env_steps")
+    assert (graph.is_done(), graph.stop_reason) == (True, "total_env_steps")
 
 
 def test_the_workers_wait_no_longer_after_the_run(build_graph):

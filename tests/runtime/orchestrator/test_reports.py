@@ -185,7 +185,7 @@ def test_a_version_is_evaluated_every_eval_period_but_not_at_the_end(make, sink)
 def test_an_evaluation_is_shown_and_ends_the_run_at_the_goal(build_graph, monkeypatch, mean, reason):
     graph, shown = build_graph(COUNTER, "stop.return=5"), []
     display = SimpleNamespace(evaluation=lambda status, *score: shown.append((status.best, *score)))
-    monkeypatch.setattr(graph.reports.console, "display", display)
+    graph.reports.console.display = display
     graph.manage.on_evaluation(EvalReport(LoadParams(1, 2, 30), 1.0, {"mean": mean}, 0, is_best=True))
-    assert (graph._done(), graph.stop_reason) == (reason is not None, reason)
+    assert (graph.is_done(), graph.stop_reason) == (reason is not None, reason)
     assert shown == [((30, mean), {"mean": mean}, 30, True)]

@@ -246,9 +246,7 @@ def started(ray, monkeypatch, tmp_path):
             begun=SimpleNamespace(remote=lambda: ObjectRef(begun)), wait=SimpleNamespace(remote=lambda: next(ends))
         )
         ray.options = {}
-        monkeypatch.setattr(
-            ray, "remote", lambda **options: ray.options.update(options) or (lambda kind: SimpleNamespace(remote=note))
-        )
+        ray.remote = lambda **options: ray.options.update(options) or (lambda kind: SimpleNamespace(remote=note))
 
         def note(*args):
             ray.options["args"] = args

@@ -84,7 +84,7 @@ def test_a_start_that_fails_is_tried_once_more(ray, session, monkeypatch, failur
             raise TimeoutError(f"too slow {len(attempts)}")
         start()
 
-    monkeypatch.setattr(session, "_start", fail)
+    session._start = fail
     if failures == 2:
         with pytest.raises(RoleLost, match="Ray did not start: too slow 2"):
             session.wait()
@@ -132,7 +132,7 @@ def test_a_session_that_never_started_is_not_shut_down(ray, session, children, m
         children[:] = [Process("raylet")]
         raise TimeoutError("too slow")
 
-    monkeypatch.setattr(session, "_start", fail)
+    session._start = fail
     with pytest.raises(RoleLost):
         session.wait()
     session.close()
@@ -141,7 +141,7 @@ def test_a_session_that_never_started_is_not_shut_down(ray, session, children, m
 
 def test_a_start_that_takes_too_long_is_an_error(ray, session, monkeypatch):
     began, go_on = threading.Event(), threading.Event()
-    monkeypatch.setattr(session, "_start", lambda: (began.set(), go_on.wait(10)))
+    session._start = lambda: (began.set(), go_on.wait(10))
     monkeypatch.setattr(launch, "WAIT_S", 0.0)
     with pytest.raises(RoleLost, match="Ray did not start within 0 s"):
         session.wait()
@@ -151,7 +151,7 @@ def test_a_start_that_takes_too_long_is_an_error(ray, session, monkeypatch):
 
 def test_a_session_that_still_starts_ends_with_the_process(ray, session, children, monkeypatch, capsys):
     began, go_on, codes = threading.Event(), threading.Event(), []
-    monkeypatch.setattr(session, "_start", lambda: (began.set(), go_on.wait(10)))
+    session._start = lambda: (began.set(), go_on.wait(10))
     monkeypatch.setattr(launch, "START_S", 0.0)
     monkeypatch.setattr(os, "_exit", codes.append)
     session.start()
@@ -184,7 +184,7 @@ def answers(ray, monkeypatch):
         return dict(zip(nodes, given.rounds.pop(0), strict=True))
 
     ray.entries = ENTRIES
-    monkeypatch.setattr(launch, "_ask", ask)
+    monkeypatch.setattr(launch, "ask_nodes", ask)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray_internals, "own_address", lambda: "10.0.0.1:6379")
     monkeypatch.setattr(launch.cluster, "take_token", lambda address: False)
@@ -233,7 +233,7 @@ def test_nodes_that_join_a_cluster_are_asked_until_ray_answers_and_offered_if_th
     ray, answers, monkeypatch, caplog
 ):
     monkeypatch.setattr(launch, "LOOK_S", 0.001)
-    answers.rounds, answer = [[OURS, OURS]], launch._ask
+    answers.rounds, answer = [[OURS, OURS]], launch.ask_nodes
     cluster, troubles = Cluster("auto", ENV, []), iter([ConnectionError("Ray is busy")])
 
     def ask(nodes, *args):
@@ -242,7 +242,7 @@ def test_nodes_that_join_a_cluster_are_asked_until_ray_answers_and_offered_if_th
         answers.rounds = [[None if nodes[0].id[0] == "f" else OURS]]
         return answer(nodes, *args)
 
-    monkeypatch.setattr(launch, "_ask", ask)
+    monkeypatch.setattr(launch, "ask_nodes", ask)
     caplog.set_level("INFO")
     assert cluster.offers() == NODES
     ray.entries = [*ENTRIES, *NEW]
@@ -269,7 +269,7 @@ def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):
     def fail(**options):
         raise ConnectionError("nobody there")
 
-    monkeypatch.setattr(ray, "init", fail)
+    ray.init = fail
     with pytest.raises(ClusterUnfit, match=r"^ray\.address=10\.0\.0\.1:1: nobody there$"):
         Cluster("10.0.0.1:1", ENV, [])
     monkeypatch.setattr(ray_internals, "own_address", lambda: None)
@@ -291,7 +291,7 @@ def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):
 
 def test_each_node_is_asked_for_versions_and_the_environment(ray):
     nodes = [*NODES, Node("e123456789", "10.0.0.4", 1.0)]
-    answered = launch._ask(nodes, ENV, ["drl_cli.algos.off_policy.sac"])
+    answered = launch.ask_nodes(nodes, ENV, ["drl_cli.algos.off_policy.sac"])
     assert answered == dict.fromkeys(nodes, OURS)
     for (_, options, (pickled,)), node in zip(ray.asked, nodes, strict=True):
         assert (options["num_cpus"], options["max_retries"]) == (0, 0)
@@ -302,14 +302,14 @@ def test_each_node_is_asked_for_versions_and_the_environment(ray):
 
 
 def test_an_error_on_a_node_is_its_answer(ray, monkeypatch):
-    (answer,) = launch._ask(NODES[:1], ENV, ["no_such_module"]).values()
+    (answer,) = launch.ask_nodes(NODES[:1], ENV, ["no_such_module"]).values()
     problem = "ModuleNotFoundError: No module named 'no_such_module'"
     assert answer == Answer(OURS.python, OURS.ray, drl_cli.__version__, problem)
-    monkeypatch.setattr(ray, "wait", lambda refs, num_returns, timeout: (refs[1:], refs[:1]))
+    ray.wait = lambda refs, num_returns, timeout: (refs[1:], refs[:1])
 
     def get(ref):
         raise fake_ray.RayError("a setup failed:\n  pip\n\n   no space left  \n")
 
-    monkeypatch.setattr(ray, "get", get)
+    ray.get = get
     died = Answer(OURS.python, OURS.ray, None, "no space left")
-    assert launch._ask(NODES, ENV, []) == {NODES[0]: None, NODES[1]: died}
+    assert launch.ask_nodes(NODES, ENV, []) == {NODES[0]: None, NODES[1]: died}

@@ -157,7 +157,7 @@ def test_a_full_disk_does_not_affect_background_recorders(make, monkeypatch):
     def full(*args):
         raise OSError("no space left")
 
-    monkeypatch.setattr(manage.records.lines, "record", full)
+    manage.records.lines.record = full
     with pytest.raises(OSError, match="no space"):
         manage.report({"perf/x": 1.0}, 50)
     manage.close("done")

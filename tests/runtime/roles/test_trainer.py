@@ -190,7 +190,7 @@ def test_tiny_numbers_count_as_0_only_while_the_trainer_trains(monkeypatch):
             raise MemoryError
         return learn(batch, counts)
 
-    monkeypatch.setattr(fake, "learn", watched)
+    fake.learn = watched
     trainer.train(HEADER, columns())
     assert seen == [0.0] * 2
     assert float(tiny * 1.0) > 0.0
@@ -277,7 +277,7 @@ def test_errors_of_an_update_name_the_users_algorithm(monkeypatch, error, name):
     def update(batch, counts):
         raise error
 
-    monkeypatch.setattr(fake, "update", update)
+    fake.update = update
     monkeypatch.setattr(Fake, "__module__", name)
     is_users = name == "their.algo" and isinstance(error, KeyError)
     expected = AlgorithmRefused if isinstance(error, Refused) else AlgorithmFailed if is_users else type(error)

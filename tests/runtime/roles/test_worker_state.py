@@ -164,16 +164,16 @@ def test_an_episode_that_can_not_be_restored_starts_again(tmp_path, caplog, monk
     overrides = ("env=TestForgetful-v0", *kwargs, "algo.n_step=5", "worker.max_restarts=0")
     first, second = make_worker(*overrides), make_worker(*overrides, index=1)
     (blocks, _, _), _ = collect(first, 0, vector(first, 0))
-    monkeypatch.setattr(Forgetful, "forbidden", True)
+    Forgetful.forbidden = True
     second.load_state(through_a_file(first.state(), tmp_path))
-    monkeypatch.setattr(Forgetful, "forbidden", False)
+    Forgetful.forbidden = False
     lines = [f"worker 1 env {i}: can't continue its episode ({why}); it begins another" for i in range(3)]
     messages = [record.getMessage() for record in caplog.records]
     assert [re.sub(r"\(\S*test_worker_state\.py:\d+\)", "PLACE", message) for message in messages] == lines
     assert second.builder.open_rows == first.builder.open_rows == 12
     begun, act = [], second.policy.act
     see = lambda obs, last: [act(obs, last), begun.append(np.flatnonzero(last.begins).tolist())][0]  # noqa: E731
-    monkeypatch.setattr(second.policy, "act", see)
+    second.policy.act = see
     (after, _, faults), more = collect(second, 1)
     assert faults == ()
     assert begun[:2] == [[], [0, 1, 2]]  # the first step is missing
