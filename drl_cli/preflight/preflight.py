@@ -95,9 +95,9 @@ MIN_DISK_BYTES = 50 * 2**20
 """Minimum free space for a new run. A resumed run already has its files, and removes its own old ones first."""
 
 
-def check_resources(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError if replay, processes or network don't fit in memory, or if the output folder isn't writable."""
-    config, free = with_capacity(config, spec), free_memory()
+def check_resources(config: Config, spec: EnvSpec, free: int) -> None:
+    """Raise UsageError if replay, processes or network need more than `free` bytes, or if output_dir isn't writable."""
+    config = with_capacity(config, spec)
     capacity, needed = config.replay.num_transitions, replay_bytes(config, spec)
     check_fits(f"replay.capacity={capacity}", needed, free, f"lower it to {capacity * free // max(1, needed) // 2}")
     if not config.is_one_process and not config.debug.in_process and config.ray.address is None:
@@ -125,18 +125,18 @@ def _check_writable(folder: Path) -> None:
             raise UsageError(line, RESOURCES) from error
 
 
-def check_workers(config: Config) -> None:
-    """Raise UsageError if the processes of the workers, or their environments, don't fit in memory.
+def check_workers(config: Config, free: int, cores: int) -> None:
+    """Raise UsageError if the processes of the workers, or their environments, don't fit in `free` bytes.
 
     Print a warning if there are many more processes than processor cores.
     """
     if config.ray.address is not None:
         return
-    num, envs, free = config.num_workers, config.worker.envs, free_memory()
+    num, envs = config.num_workers, config.worker.envs
     if not config.is_one_process and not config.debug.in_process:
-        advice = f"this machine has {num_cores()} cores; say worker.num=N with fewer, or leave it out"
+        advice = f"this machine has {cores} cores; say worker.num=N with fewer, or leave it out"
         check_fits(f"worker.num={num}", num * WORKER_BYTES, free, advice)
-        if num > MOST_PER_CORE * num_cores():
+        if num > MOST_PER_CORE * cores:
             tell(f"warning: worker.num={num}: so many processes slow each other down; {advice}")
     check_fits(f"worker.num={num} x worker.envs={envs}", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")
 
@@ -176,7 +176,8 @@ def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None
     `words` are the words that the user typed. A key in them that the run does not read is a problem. Without workers,
     the run learns from `dataset`.
     """
-    check_workers(config)  # first, because other problems of a huge number of workers would hide this one
+    # first, because other problems of a huge number of workers would hide this one
+    check_workers(config, free_memory(), num_cores())
     problems, unread = Problems(), unread_keys(config, words)
     with problems.collect():
         if unread:
@@ -207,7 +208,7 @@ def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None
     problems.report()
     check_evaluation(config, spec)
     check_weights(config, spec)
-    check_resources(config if dataset is None else with_table(config, spec, dataset), spec)
+    check_resources(config if dataset is None else with_table(config, spec, dataset), spec, free_memory())
     if config.has_env:
         try_environment(config, spec)
     try_algorithm(config, spec)

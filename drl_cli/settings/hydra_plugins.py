@@ -1,25 +1,19 @@
-"""Hydra plugins: one creates options that have no yaml file, one sets the folders with yaml files, one reads the files.
+"""Hydra plugins: one creates options that have no yaml file, one sets the folders with yaml files.
 
 `env=` accepts any Gymnasium id, `algo=` any module with an algorithm, `network=` and `reward=` any
 `my_pkg.my_module:Class`, `tuned=` any section of a file in conf/tuned.
 """
 
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import yaml
-from hydra._internal.core_plugins import file_config_source
-from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
-from omegaconf._utils import get_yaml_loader
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drl_cli.algos.lookup import load_algorithm
@@ -42,13 +36,14 @@ class Outside(ConfigSource):
         if not self.is_config(config_path):
             raise ConfigLoadError(f"no config {config_path}")
         group, _, name = config_path.removesuffix(".yaml").partition("/")
+        node: DictConfig | ListConfig
         header: dict[str, str | None] = {"package": None}
         if group == "algo":
             node, header = with_groups(*algorithm_options(name), chosen_groups(name))
         elif group == "env":
             node = OmegaConf.create(env_options(name))
         elif group == "tuned":
-            node = OmegaConf.create(yaml.load(option_text(group, name) or "", quick_loader()))
+            node = OmegaConf.create(option_text(group, name) or "")
             header = {"package": "_global_"}
         else:  # the default option with the class `my_pkg.my_module:Class`
             plain = yaml.safe_load((conf_dir() / group / f"{defaults()[group]}.yaml").read_text())
@@ -81,41 +76,8 @@ class OutsidePath(SearchPathPlugin):
         search_path.append("drl-cli", "outside://")
 
 
-class FileConfigSource(file_config_source.FileConfigSource):
-    """Read yaml files as Hydra does, but with yaml's loader in C, which is ten times as fast.
-
-    Hydra's own class reads a file that is missing or not valid, so that the errors are the same. Hydra takes whichever
-    class of this name is registered first.
-    """
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        file = Path(self.path, self._normalize_file_name(config_path))
-        try:
-            text = file.read_text(encoding="utf-8")
-            content = yaml.load(text, quick_loader())
-        except (OSError, ValueError, yaml.YAMLError):
-            return super().load_config(config_path)
-        header = ConfigSource._get_header_dict(text[:512])
-        node = OmegaConf.create({} if content is None else content)
-        return ConfigResult(config=node, path=f"{self.scheme()}://{self.path}", provider=self.provider, header=header)
-
-
-@cache
-def quick_loader() -> Any:
-    """Return OmegaConf's yaml loader, with the parser in C if it is installed. Any: a class that yaml.load takes."""
-    ours = get_yaml_loader()
-    if not hasattr(yaml, "CSafeLoader"):
-        return ours
-
-    def begin(self: Any, stream: str) -> None:
-        yaml.CSafeLoader.__init__(self, stream)
-
-    return type("QuickLoader", (yaml.cyaml.CParser, ours), {"__init__": begin})
-
-
 def register() -> None:
     """Register the plugins with Hydra."""
-    SourcesRegistry.instance().register(FileConfigSource)  # before Hydra registers its own
     for plugin in (Outside, OutsidePath):
         Plugins.instance().register(plugin)
 

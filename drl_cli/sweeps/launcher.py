@@ -250,8 +250,6 @@ def job_slots(configs: Sequence[Config]) -> tuple[list[Slot], int, Start]:
 
     Raise UsageError if the cluster has no node.
     """
-    from drl_cli.settings.fill import fill
-
     if not configs:
         return [Slot()], 0, start_here
     config = configs[0]
@@ -261,13 +259,20 @@ def job_slots(configs: Sequence[Config]) -> tuple[list[Slot], int, Start]:
 
         if not (nodes := live_nodes()):
             raise UsageError(f"ray.address: the cluster at {config.ray.address} has no node with a CPU any more", LOST)
-        count, start = cluster_slots(nodes, [fill(config, nodes) for config in configs])
-        return [Slot()] * min(count, asked or count), asked, start
+        share = node_share(nodes, configs)
+        return [Slot()] * min(share.num, asked or share.num), asked, share.start
+    return local_slots(configs, cores(), free_memory(), asked), asked, start_here
+
+
+def local_slots(configs: Sequence[Config], processors: Sequence[int], free: int, asked: int = 0) -> list[Slot]:
+    """Return a slot for each job that can run at once with these processors and `free` bytes of memory."""
+    from drl_cli.settings.fill import fill
+
     filled = [fill(config) for config in configs]
     need, memory = max(map(busy_processors, filled)), max(map(memory_bytes, filled))
-    visible, most = gpu_shares(filled), free_memory() // max(1, memory)
-    shares = share_processors(cores(), need, min(most, len(visible)) if visible else most, asked)
-    return [*map(Slot, shares, chain(visible, repeat("")))], asked, start_here
+    visible, most = gpu_shares(filled), free // max(1, memory)
+    shares = share_processors(processors, need, min(most, len(visible)) if visible else most, asked)
+    return [*map(Slot, shares, chain(visible, repeat("")))]
 
 
 def gpu_shares(configs: Sequence[Config]) -> list[str]:
@@ -291,36 +296,44 @@ def share_processors(processors: Sequence[int], need: int, most: int, asked: int
     return [frozenset(processors[i * share : (i + 1) * share]) for i in range(count)]
 
 
-def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int, Start]:
-    """Return the number of jobs that fit on the nodes (at least 1), and a function that starts a job on a free node."""
-    from drl_cli.runtime.place.cluster_nodes import NodeProcess
+class NodeShare(NamedTuple):
+    """The number of jobs that fit on the nodes at once, at least 1, and what each of them reserves on its node."""
 
+    num: int
+    cpus: int
+    memory: int  # bytes
+    gpus: float
+
+    def start(self, slot: Slot, arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
+        """Start a job on a free node."""
+        from drl_cli.runtime.place.cluster_nodes import NodeProcess
+
+        passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        return NodeProcess(arguments, passed_on | dict(variables), log, self.cpus, self.memory, self.gpus)
+
+
+def node_share(nodes: Sequence[Node], configs: Sequence[Config]) -> NodeShare:
+    """Return how jobs with these configs share the nodes."""
+    from drl_cli.settings.fill import fill
+
+    configs = [fill(config, nodes) for config in configs]
     # a job with mode=single runs on one node; any other job uses an equal share of every node
     parts = 1 if any(config.is_one_process for config in configs) else len(nodes)
     cpus, memory = (ceil(max(map(need, configs)) / parts) for need in (busy_processors, memory_bytes))
     count = sum(min(int(node.cpus) // cpus, node.memory // memory) for node in nodes) // parts
-    gpus = (
-        [
-            # one for each trainer that Ray starts, else a share of one
-            config.trainer.num if config.trains_apart else 1 / JOBS_PER_GPU
-            for config in configs
-            if takes_gpu(config)
-        ]
-        if any(node.gpus for node in nodes)
-        else []
-    )
+    # each trainer that Ray starts takes a GPU; other jobs share the GPUs
+    gpus = [
+        config.trainer.num if config.trains_apart else 1 / JOBS_PER_GPU
+        for config in configs
+        if any(node.gpus for node in nodes) and takes_gpu(config)
+    ]
     if gpus:
         count = min(count, int(sum(node.gpus for node in nodes) / max(gpus)))
     own = min(gpus, default=0)
     reserved = own if own < 1 else 0  # Ray reserves the whole GPUs of the trainers
     largest = max(nodes, key=lambda node: (node.cpus, node.memory))
-    cpus, memory = min(cpus, int(largest.cpus)), min(memory, largest.memory)  # a larger job would wait for ever
-
-    def start(slot: Slot, arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
-        passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-        return NodeProcess(arguments, passed_on | dict(variables), log, cpus, memory, reserved)
-
-    return max(1, count), start
+    # a larger job would wait for ever
+    return NodeShare(max(1, count), min(cpus, int(largest.cpus)), min(memory, largest.memory), reserved)
 
 
 def busy_processors(config: Config) -> int:

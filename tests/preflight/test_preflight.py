@@ -286,9 +286,9 @@ def test_a_replay_that_is_too_large_names_a_capacity_that_fits(config, monkeypat
     fits = float(problem.rpartition(" ")[2])
     spec = preflight(config(f"replay.capacity={fits:.0f}", long))
     assert refusal(config(f"replay.capacity={2.1 * fits:.0f}", long))[1]
-    check_resources(config("replay=sequences", "replay.capacity=1e6"), spec)
+    check_resources(config("replay=sequences", "replay.capacity=1e6"), spec, 2**33)
     with pytest.raises(UsageError, match=r"replay.capacity=1000000 needs .* lower it to \d+"):
-        check_resources(config("replay=sequences", "replay.capacity=1e6", "replay.burn_in=1e6"), spec)
+        check_resources(config("replay=sequences", "replay.capacity=1e6", "replay.burn_in=1e6"), spec, 2**33)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_table_needs_memory_for_the_rows_that_the_run_inserts(config, monkeypa
     monkeypatch.setattr("drl_cli.preflight.preflight.free_memory", lambda: 2**33)
     short = config(*PATCH, "replay.capacity=1000000", "total_env_steps=30000")
     spec = environment_spec(short)
-    check_resources(short, spec)
+    check_resources(short, spec, 2**33)
     assert 30_000 < replay_bytes(short, spec) / (84 * 84 * 4) < 33_000
     assert refusal(config(*PATCH, "replay.capacity=1000000"))[0] == RESOURCES
     assert make_replay(short, spec, 0).table.nbytes <= replay_bytes(short, spec)
@@ -325,9 +325,9 @@ def test_only_a_new_run_needs_much_free_space_on_the_disk(config, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
     made = config("algo=ppo")
     spec = environment_spec(made)
-    check_resources(dataclasses.replace(made, resume="latest"), spec)
+    check_resources(dataclasses.replace(made, resume="latest"), spec, 2**33)
     with pytest.raises(UsageError, match="less than 50 MB are free"):
-        check_resources(made, spec)
+        check_resources(made, spec, 2**33)
 
 
 @pytest.mark.parametrize(("gib", "capacity"), [(8, 125_000), (0.001, 15), (2**10, 10**6)])

@@ -4,10 +4,10 @@ import pytest
 
 from drl_cli.envs import apart
 from drl_cli.errors import RESOURCES, UsageError
-from drl_cli.preflight import preflight
 from drl_cli.preflight.algorithm import memory_problems, try_algorithm
 from drl_cli.preflight.environment import argument_line, environment_spec, try_environment
 from drl_cli.preflight.preflight import check_resources, check_workers
+from drl_cli.runs.start_text import WORKER_BYTES
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
 
@@ -18,25 +18,22 @@ def base(composed):
 
 
 @pytest.mark.parametrize(("missing", "refused"), [(0, False), (1, True)])
-def test_workers_may_fill_the_free_memory_exactly(base, monkeypatch, missing, refused):
-    needed = 2 * preflight.WORKER_BYTES
-    monkeypatch.setattr(preflight, "free_memory", lambda: needed - missing)
+def test_workers_may_fill_the_free_memory_exactly(base, missing, refused):
+    free = 2 * WORKER_BYTES - missing
     config = dataclasses.replace(base, mode="async", worker=dataclasses.replace(base.worker, envs=1))
     if not refused:
-        check_workers(config)
+        check_workers(config, free, 2)
         return
     with pytest.raises(UsageError, match=r"worker\.num=2 needs") as caught:
-        check_workers(config)
+        check_workers(config, free, 2)
     assert caught.value.exit_code == RESOURCES
 
 
 @pytest.mark.parametrize(("num", "is_said"), [(8, False), (9, True)])
-def test_many_more_workers_than_cores_are_warned_of(base, monkeypatch, capsys, num, is_said):
-    monkeypatch.setattr(preflight, "num_cores", lambda: 2)
-    monkeypatch.setattr(preflight, "free_memory", lambda: 2**40)
+def test_many_more_workers_than_cores_are_warned_of(base, capsys, num, is_said):
     worker = dataclasses.replace(base.worker, num=num)
     for mode in ("single", "async"):
-        check_workers(dataclasses.replace(base, mode=mode, worker=worker))
+        check_workers(dataclasses.replace(base, mode=mode, worker=worker), 2**40, 2)
     line = f"warning: worker.num={num}: so many processes slow each other down; this machine has 2 cores"
     assert capsys.readouterr().err.count(line) == is_said
 
@@ -55,18 +52,17 @@ def spec(base):
         (("mode=single", "network.hidden=[256,256,257]"), 2 * 256 * 256 * 32, "network.hidden=[256, 256, 257] needs"),
     ],
 )
-def test_a_setting_may_fill_the_free_memory_exactly(composed, monkeypatch, tmp_path, spec, overrides, free, line):
-    monkeypatch.setattr(preflight, "free_memory", lambda: free)
+def test_a_setting_may_fill_the_free_memory_exactly(composed, tmp_path, spec, overrides, free, line):
     small = (
         *("worker.num=2", "replay.capacity=1000", "trainer.batch_size=8", "trainer.updates_per_call=1"),
         f"output_dir={tmp_path}",
     )
     config = build(composed("tuned=none", "env=Pendulum-v1", *small, *overrides))
     if line is None:
-        check_resources(config, spec)
+        check_resources(config, spec, free)
         return
     with pytest.raises(UsageError) as caught:
-        check_resources(config, spec)
+        check_resources(config, spec, free)
     assert caught.value.problems[0].startswith(line)
 
 

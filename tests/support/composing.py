@@ -132,11 +132,9 @@ def _bases(content):
 @functools.cache
 def _read(text):
     """Return whether a yaml has the full names of keys, and its content."""
-    import yaml
+    from omegaconf import OmegaConf
 
-    from drl_cli.settings.hydra_plugins import quick_loader
-
-    return text.startswith("# @package _global_"), yaml.load(text, quick_loader()) or {}
+    return text.startswith("# @package _global_"), OmegaConf.to_container(OmegaConf.create(text))
 
 
 def _merge(plain, content):

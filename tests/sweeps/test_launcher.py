@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from drl_cli.errors import ClusterUnfit, UsageError
@@ -21,7 +20,9 @@ from drl_cli.sweeps.launcher import (
     Slot,
     check_cluster,
     job_slots,
+    local_slots,
     memory_bytes,
+    node_share,
     share_processors,
     start_here,
 )
@@ -205,13 +206,12 @@ def test_jobs_share_the_processors(processors, need, most, asked, expected):
         (["mode=sync", "worker.num=3"], [set()], 0),
     ],
 )
-def test_the_slots_of_this_machine(args, expected, asked, monkeypatch):
+def test_the_slots_of_this_machine(args, expected, asked):
     config = build(mapping([*LOCAL, *args]))
-    monkeypatch.setattr(launcher, "cores", lambda: [0, 1, 2, 3])
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**40))
-    assert job_slots([config, config]) == ([Slot(frozenset(one)) for one in expected], asked, start_here)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 * memory_bytes(fill(config))))
-    assert len(job_slots([config])[0]) == min(len(expected), 3)
+    slots = local_slots([config, config], [0, 1, 2, 3], 2**40, asked)
+    assert slots == [Slot(frozenset(one)) for one in expected]
+    assert len(local_slots([config], [0, 1, 2, 3], 3 * memory_bytes(fill(config)), asked)) == min(len(expected), 3)
+    assert job_slots([config])[1:] == (asked, start_here)
 
 
 WIDE = "network.hidden=[512]"
@@ -235,39 +235,28 @@ def test_jobs_share_the_gpus(jobs, gpus, visible, monkeypatch):
     found = (*(Gpu(id, "H200") for id in gpus), Gpu("x", "K80", "no kernel image"))
     monkeypatch.setattr(gpu, "gpus", lambda: found)
     monkeypatch.setattr(gpu, "has_driver", lambda: True)
-    monkeypatch.setattr(launcher, "cores", lambda: [*range(64)])
-    monkeypatch.setattr(launcher, "free_memory", lambda: 2**44)
-    slots, _, _ = job_slots([build(mapping([*LOCAL, "mode=single", *words])) for words in jobs])
+    configs = [build(mapping([*LOCAL, "mode=single", *words])) for words in jobs]
+    asked = configs[0].sweep.jobs
+    slots = local_slots(configs, range(64), 2**44, 0 if asked == "auto" else asked)
     assert [slot.gpus for slot in slots] == visible
     assert len({slot.processors for slot in slots}) == len(visible)
 
 
-@pytest.fixture
-def started(monkeypatch):
-    made = []
-    monkeypatch.setattr(cluster_nodes, "NodeProcess", lambda *args: made.append(args))
-    return made
-
-
 @pytest.mark.parametrize(
-    ("args", "there", "count", "asked", "cpus"),
+    ("args", "there", "count", "cpus"),
     [
-        (["mode=single"], [LARGE, SMALL], 12, 0, 1),
-        (["mode=single", "trainer.threads=3"], [LARGE, SMALL], 3, 0, 3),  # two and one; together they would hold four
-        (["mode=single", "sweep.jobs=5"], [LARGE, SMALL], 5, 5, 1),
-        (["mode=single", "trainer.threads=16"], [SMALL, LARGE], 1, 0, 8),  # no node has more: it takes a whole one
-        (["mode=async", "worker.num=3"], [LARGE, SMALL], 3, 0, 2),  # two of its four processors on each node
-        (["mode=sync", "worker.num=3", "trainer.num=2", "trainer.threads=2"], [LARGE, SMALL], 1, 0, 4),
-        (["mode=async", "total_env_steps=1e7"], [LARGE, SMALL], 1, 0, 6),  # all processors of both
+        (["mode=single"], [LARGE, SMALL], 12, 1),
+        (["mode=single", "trainer.threads=3"], [LARGE, SMALL], 3, 3),  # two and one; together they would hold four
+        (["mode=single", "trainer.threads=16"], [SMALL, LARGE], 1, 8),  # no node has more: it takes a whole one
+        (["mode=async", "worker.num=3"], [LARGE, SMALL], 3, 2),  # two of its four processors on each node
+        (["mode=sync", "worker.num=3", "trainer.num=2", "trainer.threads=2"], [LARGE, SMALL], 1, 4),
+        (["mode=async", "total_env_steps=1e7"], [LARGE, SMALL], 1, 6),  # all processors of both
     ],
 )
-def test_the_slots_of_a_cluster(args, there, count, asked, cpus, started, monkeypatch, tmp_path):
-    monkeypatch.setattr(cluster_nodes, "live_nodes", lambda: there)
+def test_the_shares_of_a_cluster(args, there, count, cpus):
     config = typed(*args)
-    slots, asked_for, start = job_slots([config, config])
-    assert (slots, asked_for) == ([Slot()] * count, asked)
-    start(Slot(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
-    assert (started[0][3], started[0][5]) == (cpus, 0)
+    share = node_share(there, [config, config])
+    assert (share.num, share.cpus, share.gpus) == (count, cpus, 0)
 
 
 @pytest.mark.slow
@@ -283,29 +272,27 @@ def test_the_slots_of_a_cluster(args, there, count, asked, cpus, started, monkey
         ([["mode=sync", "worker.num=2", "device=cuda"]], (1, 0), 3, 0.25),
     ],
 )
-def test_jobs_share_the_gpus_of_a_cluster(jobs, gpus, count, reserved, started, monkeypatch, tmp_path):
+def test_jobs_share_the_gpus_of_a_cluster(jobs, gpus, count, reserved):
     there = [replace(node, gpus=num) for node, num in zip((LARGE, SMALL), gpus, strict=True)]
-    monkeypatch.setattr(cluster_nodes, "live_nodes", lambda: there)
-    slots, _, start = job_slots([typed(*words) for words in jobs])
-    assert len(slots) == count
-    start(Slot(), ["-m", "drl"], {}, tmp_path)
-    assert started[0][5] == reserved
+    share = node_share(there, [typed(*words) for words in jobs])
+    assert (share.num, share.gpus) == (count, reserved)
 
 
-def test_a_job_on_a_node_gets_memory_and_variables(started, monkeypatch, tmp_path):
-    config = typed("mode=single", "worker.num=1")
+def test_a_job_on_a_node_gets_memory_and_variables(monkeypatch, tmp_path):
+    config, started = typed("mode=single", "worker.num=1", "sweep.jobs=3"), []
     need = memory_bytes(config)
     assert GB < need < 3 * GB
-    monkeypatch.setattr(
-        cluster_nodes, "live_nodes", lambda: [Node("a", "1", 8.0, 3 * need), Node("b", "2", 8.0, need + 1)]
-    )
+    nodes = [Node("a", "1", 8.0, 3 * need), Node("b", "2", 8.0, need + 1)]
+    monkeypatch.setattr(cluster_nodes, "live_nodes", lambda: nodes)
+    monkeypatch.setattr(cluster_nodes, "NodeProcess", lambda *args: started.append(args))
     monkeypatch.setattr(launcher.os, "environ", {"DRL_DEBUG": "1", "WANDB_API_KEY": "k", "PATH": "/here"})
-    slots, _, start = job_slots([config])
-    assert len(slots) == 4
+    assert node_share(nodes, [config]).num == 4
+    slots, asked, start = job_slots([config])
+    assert (len(slots), asked) == (3, 3)
     start(Slot(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
     variables = {"DRL_DEBUG": "1", "WANDB_API_KEY": "k", "DRL_JOB_FILE": "1.json"}
     assert started == [(["-m", "drl"], variables, tmp_path, 1, need, 0)]
-    monkeypatch.setattr(cluster_nodes, "live_nodes", lambda: [])
+    nodes.clear()
     with pytest.raises(UsageError, match="a:1 has no node with a CPU any more") as raised:
         job_slots([config])
     assert raised.value.exit_code == 6
