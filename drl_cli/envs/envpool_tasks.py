@@ -1,6 +1,5 @@
 """EnvPool (an optional extra): find the EnvPool task that equals a Gymnasium environment, and make pools of it."""
 
-import difflib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from gymnasium import spaces
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.trees import same_values
 from drl_cli.types import MASK, EnvSpec, leaves
+from drl_cli.utils.spelling import did_you_mean
 
 OURS = frozenset(
     {"num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path"}
@@ -132,8 +132,7 @@ def _translate(config: EnvConfig, known: Sequence[str]) -> tuple[str, dict[str, 
             return best, {name: value for name, value in kwargs.items() if name not in registry[best].kwargs}
     if config.id in known:
         raise EnvError(f"env: only EnvPool has {config.id!r}, and evaluations play Gymnasium's environment")
-    found = difflib.get_close_matches(config.id.rpartition(":")[2], known, 3)
-    hint = f" Did you mean {', '.join(found)}?" if found else ""
+    hint = did_you_mean(config.id.rpartition(":")[2], known)
     raise EnvError(
         f"env: EnvPool has no {config.id!r}.{hint} env.backend=gymnasium takes Gymnasium's ids, and your own"
     )

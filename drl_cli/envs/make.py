@@ -1,6 +1,5 @@
 """Make environments by id, with observations as arrays and actions in [-1, 1]."""
 
-import difflib
 import importlib.util
 import inspect
 import math
@@ -23,6 +22,7 @@ from drl_cli.envs.observations import ObsMap, Parts, obs_spec
 from drl_cli.envs.wrap import find_frame_stacks, wrap
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.outside import NotFound, bare_import, import_module, reach
+from drl_cli.utils.spelling import did_you_mean
 
 
 class Env:
@@ -96,8 +96,7 @@ def _instead(id: str) -> str:
     """Return a hint that lists the environments of the module if `module:Name` is unknown, or an empty text."""
     module, colon, name = id.partition(":")
     there = names_in(module) if colon else []
-    near = difflib.get_close_matches(name, there, 1, 0.5)
-    hint = f" Did you mean {module}:{near[0]}?" if near else ""
+    hint = did_you_mean(id, [f"{module}:{each}" for each in there])
     return f"{module} has no environment {name!r}.{hint}   it has: {', '.join(there)}" if there else ""
 
 

@@ -1,6 +1,5 @@
 """Wrappers of single environments, and how frames are stacked."""
 
-import difflib
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, wrapper_path
 from drl_cli.envs.observations import ObsMap, Parts
 from drl_cli.types import MASK, Array, EnvSpec, FrameStack, leaves
 from drl_cli.utils.outside import NotFound, bare_import, missing_arguments, raised
+from drl_cli.utils.spelling import did_you_mean
 
 
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -113,8 +113,8 @@ def _find(path: str) -> Callable[..., "gymnasium.Env[Any, Any]"]:
         raise EnvFault(f"env.wrappers: importing {module_name!r} {raised(error)}") from error
     found = getattr(module, name, None)
     if not callable(found):
-        near = difflib.get_close_matches(name, [each for each in dir(module) if not each.startswith("_")], 1)
-        raise EnvError(f"env.wrappers: {module_name} has no {name!r}.{f' Did you mean {near[0]}?' if near else ''}")
+        near = did_you_mean(name, [each for each in dir(module) if not each.startswith("_")])
+        raise EnvError(f"env.wrappers: {module_name} has no {name!r}.{near}")
     if not makes(found, gymnasium.Env):
         raise EnvError(f"env.wrappers: {path} is no wrapper: it must be a class derived from gymnasium.Wrapper")
     wrapper: Callable[..., gymnasium.Env[Any, Any]] = found
