@@ -268,10 +268,12 @@ def _check(path: Path, descriptor: int, is_last: bool = False) -> None:
 
 @cache
 def _root_ids() -> frozenset[int]:
-    """Return the ids that root's files have here. In a user namespace without root, this is the overflow id."""
     try:
-        ids = Path("/proc/self/uid_map").read_text().split()
-        overflow = int(Path("/proc/sys/kernel/overflowuid").read_text())
+        return ids_of_root(*(Path(file).read_text() for file in ("/proc/self/uid_map", "/proc/sys/kernel/overflowuid")))
     except OSError:
         return frozenset({0})
-    return frozenset({0} if ids == ALL_IDS else {0, overflow})
+
+
+def ids_of_root(uid_map: str, overflow: str) -> frozenset[int]:
+    """Return the ids that root's files have here. In a user namespace without root, this is the overflow id."""
+    return frozenset({0} if uid_map.split() == ALL_IDS else {0, int(overflow)})

@@ -5,7 +5,6 @@ from gymnasium.spaces import Box, Dict
 
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault
 from drl_cli.envs.goals import GoalOutcome
-from drl_cli.envs.probes.one_step import BitFlip
 
 
 class Goal(gymnasium.Env):
@@ -110,21 +109,3 @@ def test_environments_that_cannot_judge_goals_are_refused(kind, problem):
 def test_a_function_that_raises_is_named():
     with pytest.raises(EnvFault, match="compute_reward raised KeyError"):
         made(NeedsInfo)
-
-
-def test_bits_flip_and_the_mean_return_is_the_success_rate():
-    env = gymnasium.make("drl_cli.envs.probes:BitFlip-v0", bits=6, disable_env_checker=True)
-    for seed in range(20):
-        obs, _ = env.reset(seed=seed)
-        wrong = (obs["achieved_goal"] != obs["desired_goal"]).nonzero()[0].tolist()
-        for i, bit in enumerate(wrong, 1):
-            assert env.observation_space.contains(obs)
-            obs, reward, terminated, truncated, info = env.step(bit)
-            assert (reward, terminated, info["is_success"]) == (
-                (1.0, True, 1.0) if i == len(wrong) else (0.0, False, 0.0)
-            )
-            assert truncated == (i == 6)
-    flips = BitFlip(3)
-    flips.reset(seed=1)
-    flips.goal = 1 - flips.state
-    assert [flips.step(0)[1:4] for _ in range(3)] == [(0.0, False, False), (0.0, False, False), (0.0, False, True)]

@@ -212,12 +212,9 @@ def test_the_base_lies_in_tmpdir_or_else_in_tmp(temporary):
         base_folder(longest=3)
 
 
-def test_in_a_user_namespace_files_of_root_have_the_overflow_id(monkeypatch):
-    texts = {"/proc/self/uid_map": "0 0 4294967295\n", "/proc/sys/kernel/overflowuid": "65534\n"}
-    monkeypatch.setattr(Path, "read_text", lambda self: texts[str(self)])
-    assert files._root_ids.__wrapped__() == {0}
-    texts["/proc/self/uid_map"] = "1000 0 1\n"
-    assert files._root_ids.__wrapped__() == {0, 65534}
+def test_in_a_user_namespace_files_of_root_have_the_overflow_id():
+    assert files.ids_of_root("0 0 4294967295\n", "65534\n") == {0}
+    assert files.ids_of_root("1000 0 1\n", "65534\n") == {0, 65534}
 
 
 @pytest.mark.parametrize("named", [True, False])
