@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -68,7 +69,7 @@ def answer(words: Sequence[str]) -> int:
     options = parse(words, Options, positional="runs")
     if options.png is not None and Path(options.png).suffix not in FORMATS:
         raise UsageError(f"png: must end in {', '.join(FORMATS)}, got {options.png}")
-    lines = {name: judged_return(value) for name, _, value in (one.rpartition(":") for one in options.lines)}
+    lines = dict(map(drawn_line, options.lines))
     if not options.runs:
         raise UsageError(f"runs: names no run; say drl-compare {shlex.quote(options.output_dir)}")
     if options.paired:
@@ -124,15 +125,13 @@ def paired_lines(options: Options) -> list[str]:
     ]
 
 
-def judged_return(text: str) -> float:
-    """Return the return of an item of `lines`; raise UsageError if it is no finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UsageError(f"lines: must be [NAME:RETURN,...], as in lines=[SAC:6200], got {text!r} as a return")
-    return value
+def drawn_line(item: str) -> tuple[str, float]:
+    """Return name and return of an item of `lines`. Raise UsageError if the return is no finite number."""
+    name, _, text = item.rpartition(":")
+    with suppress(ValueError):
+        if math.isfinite(value := float(text)):
+            return name, value
+    raise UsageError(f"lines: must be [NAME:RETURN,...], as in lines=[SAC:6200], got {text!r} as a return")
 
 
 def chosen_groups(options: Options) -> list[Group]:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -80,11 +81,12 @@ def read(args: Sequence[str]) -> tuple[Options, dict[str, Any]]:
 def environment_argument(arg: str) -> tuple[str, Any]:
     """Return name and value of `env.kwargs.X=...`. Raise UsageError if they can't be read."""
     name, _, text = arg.lstrip("+").removeprefix(KWARGS).partition("=")
-    try:
+    with suppress(yaml.YAMLError):  # the error below names the argument
         if name and text:
-            return name, _read(text)
-    except yaml.YAMLError:
-        pass  # the error below names the argument
+            value: Any = yaml.safe_load(text)
+            with suppress(TypeError, ValueError):
+                value = float(value) if isinstance(value, str) else value  # yaml reads 1e-3 as text, unlike Hydra
+            return name, value
     raise UsageError(f"{arg}: say {KWARGS}NAME=value")
 
 
@@ -230,15 +232,6 @@ def over_runs(results: Mapping[Path, Mapping[str, Any]]) -> list[str]:
             means = np.array([results[run.folder]["mean"] for run in group.runs])
             lines.append(f"{group.env} {group.label}: IQM over {num} runs {between(*estimate(means))}")
     return lines
-
-
-def _read(text: str) -> Any:
-    """Parse a value as Hydra does: 1e-3 is a number, although yaml parses 1e-3 as text."""
-    value = yaml.safe_load(text)
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
 
 
 if __name__ == "__main__":

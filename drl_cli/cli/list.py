@@ -16,7 +16,7 @@ from drl_cli.runs.data_env import all_datasets, dataset_path
 from drl_cli.runs.text_table import NONE, number, table
 from drl_cli.settings.conf import conf_dir, options
 from drl_cli.settings.options import parse, usage
-from drl_cli.types import Column, EnvSpec, leaves
+from drl_cli.types import Column, leaves
 from drl_cli.utils.outside import look_in
 from drl_cli.utils.shown import print, score_text
 from drl_cli.utils.spelling import did_you_mean
@@ -77,11 +77,8 @@ def _row(source: str, options: DataOptions) -> list[str]:
         returns = [score_text(float(value)) for value in (mean, found.min(), found.max())]
         score = NONE if facts.reference is None else score_text(normalised(mean, facts.reference))
     covered = f"{coverage(dataset):.0%}"
-    return [source, facts.env or NONE, *counts, *returns, score, covered, _obs_text(spec), spec.action.text]
-
-
-def _obs_text(spec: EnvSpec) -> str:
-    return ", ".join(f"{path} {_column_text(column)}".strip() for path, column in leaves(spec.obs).items())
+    obs = ", ".join(f"{path} {_column_text(column)}".strip() for path, column in leaves(spec.obs).items())
+    return [source, facts.env or NONE, *counts, *returns, score, covered, obs, spec.action.text]
 
 
 def _column_text(column: Column) -> str:

@@ -112,20 +112,12 @@ def _composed_once(overrides: Sequence[str], file: Path | None) -> Iterator[tupl
             plain = OmegaConf.to_container(node, resolve=True)
         assert isinstance(plain, dict)
         named = {str(key): value for key, value in plain.items()}
-        is_new = not is_run(file)
-        named = with_preset(named, choices.get("algo")) if is_new else with_new_keys(named)
+        is_new, algo, chosen = not is_run(file), named.get("algo"), choices.get("algo")
+        if not is_new:
+            named = with_new_keys(named)
+        elif chosen is not None and isinstance(algo, dict) and chosen != algo.get("name") and not algo.get("preset"):
+            named["algo"] = {**algo, "preset": chosen}  # the word typed as `algo=`, if it is not the algorithm's name
         yield with_first_try(named, choices, is_new), choices
-
-
-def with_preset(plain: dict[str, Any], chosen: str | None) -> dict[str, Any]:
-    """Return the config with `algo.preset` set to the word typed as `algo=`, unless it is the algorithm's name.
-
-    `chosen` is this word, or None for the config of a run, which already has its preset.
-    """
-    algo = plain.get("algo")
-    if chosen is None or not isinstance(algo, dict) or chosen == algo.get("name") or algo.get("preset") is not None:
-        return plain
-    return {**plain, "algo": {**algo, "preset": chosen}}
 
 
 def run_hydra(args: Sequence[str]) -> None:

@@ -60,17 +60,14 @@ def explanation(config: Config, typed: Sequence[str]) -> list[str]:
     has the chosen algorithm in place of `algo=auto`.
     """
     layers = job_layers(typed)
-    rows = [*chosen_options(layers, _choices()), *settings(config, layers, typed)]
+    rows = list[Row]()
+    for group, option in _choices().items():
+        if option != "default":  # a group with several options
+            *_, last = (layer for layer in layers if group in layer.choices)
+            rows.append((f"{group}=", option, last.name, last.source))
+    rows += settings(config, layers, typed)
     widths = [max(map(len, column)) for column in zip(*(row[:3] for row in rows), strict=True)]
     return ["  ".join([*map(str.ljust, cells, widths), source]).rstrip() for *cells, source in rows]
-
-
-def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Iterator[Row]:
-    """Yield a row for the chosen option of each group with several options."""
-    for group, option in choices.items():
-        if option != "default":
-            *_, last = (layer for layer in layers if group in layer.choices)
-            yield f"{group}=", option, last.name, last.source
 
 
 def settings(config: Config, layers: Sequence[Layer], typed: Sequence[str] = ()) -> Iterator[Row]:

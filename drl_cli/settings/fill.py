@@ -133,7 +133,7 @@ def _constant(config: Config, nodes: Sequence[Node]) -> WorkerConfig:
     return dataclasses.replace(config.worker, num=num, proxies=proxies, max_num=None)
 
 
-def _free_cores(config: Config, nodes: Sequence[Node] = ()) -> int:
+def _free_cores(config: Config, nodes: Sequence[Node]) -> int:
     """Return the number of cores that the trainers leave to workers."""
     return (int(sum(node.cpus for node in nodes)) if nodes else num_cores()) - config.trainer.num
 
@@ -194,11 +194,6 @@ def num_threads(config: Config) -> int:
     return max(1, min(cores // config.trainer.num, largest // THREAD_PRODUCT))
 
 
-def warm_up(total_env_steps: int, batch_size: int) -> int:
-    """Return the number of transitions in a shortened warm-up."""
-    return max(total_env_steps // WARM_UP_SHARE, batch_size)
-
-
 def short_warm_up(config: Config, words: Sequence[str]) -> dict[str, int]:
     """Return new values for the keys of a new run's warm-up, or {} if the run makes updates with its own values.
 
@@ -209,7 +204,7 @@ def short_warm_up(config: Config, words: Sequence[str]) -> dict[str, int]:
     is_typed = INSERTS in typed and config.orchestrator.min_inserts is not None
     if is_typed or config.is_on_policy or config.resume or config.load_weights or fill(config).num_updates > 0:
         return {}
-    new = warm_up(config.total_env_steps, config.trainer.batch_size)
+    new = max(config.total_env_steps // WARM_UP_SHARE, config.trainer.batch_size)
     if new >= config.min_inserts:
         return {}
     random_steps = config.worker.random_steps

@@ -49,7 +49,8 @@ def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True
     `choices` are the options of the groups. If a tuned option is among them, or if the config is that of an earlier run
     (not `is_new`), the values are WITH_TUNED. Otherwise, `values_for` gives them.
     """
-    if not is_new or is_tuned(choices):
+    tuned = choices.get("tuned", "none")
+    if not is_new or (tuned != "none" and option_text("tuned", tuned) is not None):
         found = with_tuned(plain)
     else:
         is_open = any(_is_open(plain, path) for path in OF_TRIAL)
@@ -60,12 +61,6 @@ def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True
             group, _, key = path.partition(".")
             filled[group] = {**filled[group], key: value}
     return filled
-
-
-def is_tuned(choices: Mapping[str, str]) -> bool:
-    """Return whether the chosen options include tuned values."""
-    option = choices.get("tuned", "none")
-    return option != "none" and option_text("tuned", option) is not None
 
 
 def with_tuned(plain: Plain) -> dict[str, Any]:

@@ -42,26 +42,15 @@ REFUSED = {"hydra", "defaults", "_target_"}
 def consent(file: Path, node: Mapping[str, Any], *, trust: bool = False, typed: Sequence[str] = ()) -> None:
     """Raise UsageError unless the user agreed to everything that a file asks for. `node` is the content of the file.
 
-    `typed` are the words of the command line, whose modules the user agrees to. With `trust`, the user agrees to all.
+    Words of command lines in it, as in the record of a sweep, are below the key `words`. `typed` are the words of the
+    command line, whose modules the user agrees to. With `trust`, the user agrees to all.
     """
-    links = links_outside(file.parent) if (file.parent / "run.json").exists() else []
-    arguments = {key: _at(node, key) for key in ARGUMENTS}
-    _consent(file, asks(node), links, arguments, trust, typed)
-
-
-def consent_to_words(file: Path, content: Mapping[str, Any], trust: bool) -> None:
-    """Do the same as `consent` for a file with words of command lines, as the record of a sweep."""
-    _consent(file, _asks_of_words(content), [], {}, trust, ())
-
-
-def _consent(
-    file: Path, asked: list[str], links: list[str], arguments: Mapping[str, Any], trust: bool, typed: Sequence[str]
-) -> None:
+    asked, links = asks(node), links_outside(file.parent)
     if not asked and not links:
         return
     if standard := [ask for ask in asked if module_of(ask).partition(".")[0] in sys.stdlib_module_names]:
         raise UsageError(f"{file}: {standard[0]}: is a module of Python, which has nothing for a run")
-    contents = _contents(asked, links, arguments)
+    contents = _contents(node, asked, links)
     memory = _memory(file)
     agreed = {module_of(word) for word in typed_asks(typed)}
     if memory is not None and memory["contents"] == contents:
@@ -85,20 +74,16 @@ def trusts(words: Sequence[str]) -> bool:
 
 def remember(file: Path, node: Mapping[str, Any]) -> None:
     """Note that the user made this file with this content, so that later commands do not ask."""
-    asked = asks(node)
-    links = links_outside(file.parent) if (file.parent / "run.json").exists() else []
+    asked, links = asks(node), links_outside(file.parent)
     if asked or links:
-        _write(file, _contents(asked, links, {key: _at(node, key) for key in ARGUMENTS}), asked)
-
-
-def remember_words(file: Path, content: Mapping[str, Any]) -> None:
-    """Do the same as `remember` for a file with words of command lines."""
-    if asked := _asks_of_words(content):
-        _write(file, _contents(asked, [], {}), asked)
+        _write(file, _contents(node, asked, links), asked)
 
 
 def asks(node: Mapping[str, Any]) -> list[str]:
-    """Return the modules and addresses that a config names, as `key=value`, without those that drl-cli ships."""
+    """Return the modules and addresses that a config names, as `key=value`, without those that drl-cli ships.
+
+    Of words of command lines, return what they name, and those that are flags, interpolations or Hydra's own settings.
+    """
     found = [(key, text) for key in MODULES for text in _texts(_at(node, key))]
     names = [f"{key}={text}" for key, text in found if _is_foreign(key, text)]
     # The arguments of a known wrapper may name a file, as those of gymnasium's RecordVideo do.
@@ -106,7 +91,10 @@ def asks(node: Mapping[str, Any]) -> list[str]:
     names += [f"env.wrappers={wrapper_path(each)}" for each in wrappers if isinstance(each, Mapping)]
     names = list(dict.fromkeys(names))
     reached = [(key, _at(node, key)) for key in ADDRESSES]
-    return names + [f"{key}={value}" for key, value in reached if value not in (None, ADDRESSES[key])]
+    names += [f"{key}={value}" for key, value in reached if value not in (None, ADDRESSES[key])]
+    words = [*dict.fromkeys(_texts(node.get("words")))]
+    special = [word for word in words if word.startswith("-") or "${" in word or word.lstrip("+~").startswith("hydra")]
+    return names + sorted({*special, *typed_asks(words)})
 
 
 def typed_asks(words: Sequence[str]) -> list[str]:
@@ -146,6 +134,8 @@ def read_run(file: Path) -> dict[str, Any]:
 
 def links_outside(folder: Path) -> list[str]:
     """Return the links in a run's folder that lead out of it. Raise UsageError (exit 8) for a pipe or a device."""
+    if not (folder / "run.json").exists():  # the folder of something else
+        return []
     root, found = folder.resolve(), []
     for place, folders, files in os.walk(root):
         for name in (*folders, *files):
@@ -192,15 +182,9 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _asks_of_words(content: Mapping[str, Any]) -> list[str]:
-    """Return what the words in a record ask for: flags, Hydra's own settings, interpolations, modules, addresses."""
-    words = [*dict.fromkeys(_texts(content))]
-    special = [word for word in words if word.startswith("-") or "${" in word or word.lstrip("+~").startswith("hydra")]
-    return sorted({*special, *typed_asks(words)})
-
-
-def _contents(asked: Sequence[str], links: Sequence[str], arguments: Mapping[str, Any]) -> str:
+def _contents(node: Mapping[str, Any], asked: Sequence[str], links: Sequence[str]) -> str:
     """Return a hash of everything to which the user agrees."""
+    arguments = {key: _at(node, key) for key in ARGUMENTS}
     text = json.dumps([sorted(asked), sorted(links), arguments], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

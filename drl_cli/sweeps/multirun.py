@@ -15,7 +15,7 @@ from drl_cli.settings.build import Key, judge, option_values
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
 from drl_cli.settings.conf import SEARCH_PATH
 from drl_cli.settings.space import jobs as grid_jobs
-from drl_cli.settings.trust import consent_to_words
+from drl_cli.settings.trust import consent
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs
 from drl_cli.sweeps.population import Population, new_population, resume_population
@@ -69,7 +69,8 @@ def resume_sweep(folder: Path, options: Mapping[str, str], overrides: Sequence[s
         trust = options.get("trust", "").lower() == "true"
         for name in (SWEEP_FILE, Study.FILE, Population.FILE):
             content = read_json(folder / name)
-            consent_to_words(folder / name, {key: content.get(key, []) for key in ("flags", "jobs", "fixed")}, trust)
+            words = {key: content.get(key, []) for key in ("flags", "jobs", "fixed")}
+            consent(folder / name, {"words": words}, trust=trust)
         sweep = Sweep.open(folder)
         check_places(sweep, trust)
         for file, resume, advice in (

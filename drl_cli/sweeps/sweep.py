@@ -16,7 +16,7 @@ from drl_cli.run_folder.saved_run import Run, read_json
 from drl_cli.runs.text_table import steps
 from drl_cli.settings.command_line import path_word
 from drl_cli.settings.space import Space, domain
-from drl_cli.settings.trust import remember_words
+from drl_cli.settings.trust import remember
 from drl_cli.utils.clock import stamp_after
 from drl_cli.utils.files import is_locked, write_csv
 from drl_cli.utils.run_clock import Unit
@@ -166,7 +166,7 @@ class Sweep:
         ]
         content = {"flags": self.flags, "jobs": jobs}
         write_json(self.folder / SWEEP_FILE, content)
-        remember_words(self.folder / SWEEP_FILE, content)
+        remember(self.folder / SWEEP_FILE, {"words": content})
         keys, rows = self.differing_keys, []
         for job in self.jobs:
             values = {**job.results(), "status": job.status, "exit_code": job.exit_code, "run": job.run}
@@ -205,4 +205,4 @@ class SearchRecord:
     def save(self) -> None:
         content = {key: value for key, value in asdict(self).items() if key != "folder"}
         write_json(self.folder / self.FILE, content)
-        remember_words(self.folder / self.FILE, {"fixed": self.fixed})
+        remember(self.folder / self.FILE, {"words": self.fixed})

@@ -79,25 +79,6 @@ def test_the_discount_of_a_time_limit(limit, factor):
     assert discount(limit) == factor
 
 
-@pytest.mark.parametrize(
-    ("words", "limit", "eval_limit", "factor"),
-    [
-        (["env=CliffWalking-v1"], 1000, 1000, 0.995),
-        (["env=CliffWalking-v1", f"{LIMIT}=50"], 50, 50, 0.95),
-        (["env=CliffWalking-v1", f"{EVAL_LIMIT}=7"], 1000, 7, 0.995),
-        (["env=CliffWalking-v1", "tuned=dqn-images"], None, 100_000, 0.99),
-        (["env=MountainCar-v0"], None, 100_000, 0.975),  # it declares a limit
-        (["env=Blackjack-v1"], None, 100_000, 0.99),  # its episodes end
-    ],
-)
-def test_episodes_that_do_not_end_are_cut(words, limit, eval_limit, factor):
-    plain = mapping([*words, "algo=dqn"])
-    found = (plain["env"]["max_episode_steps"], plain["manage"]["max_episode_steps"], plain["algo"]["gamma"])
-    assert found == (limit, eval_limit, factor)
-    line = first_try_line(plain, words) or ""
-    assert ("episodes cut after 1,000 steps" in line) == (limit == 1000)
-
-
 OFF = "mode=offline data.source=x.npz"
 SHORT_SIZES = {BATCH: 128, HIDDEN: [128, 128], RATE: 1e-3}
 CQL = ("algo.actor_lr", "algo.cql_alpha", "algo.samples")
@@ -157,6 +138,22 @@ CHOSEN = [
     ("algo=ppo total_env_steps=50000", {BATCH: 512}),
     ("algo=ppo total_env_steps=50001", {BATCH: 2048}),
     (f"algo=ppo total_env_steps=5000 {BATCH}=1024", {BATCH: 1024}),
+    ("env=CliffWalking-v1 algo=dqn", {LIMIT: 1000, EVAL_LIMIT: 1000, DISCOUNT: 0.995}),  # its episodes do not end
+    (f"env=CliffWalking-v1 algo=dqn {LIMIT}=50", {LIMIT: 50, EVAL_LIMIT: 50, DISCOUNT: 0.95}),
+    (f"env=CliffWalking-v1 algo=dqn {EVAL_LIMIT}=7", {LIMIT: 1000, EVAL_LIMIT: 7, DISCOUNT: 0.995}),
+    ("env=CliffWalking-v1 algo=dqn tuned=dqn-images", {LIMIT: None, EVAL_LIMIT: 100_000, DISCOUNT: 0.99}),
+    ("env=MountainCar-v0 algo=dqn", {LIMIT: None, EVAL_LIMIT: 100_000, DISCOUNT: 0.975}),  # it declares a limit
+    ("env=Blackjack-v1 algo=dqn", {LIMIT: None, EVAL_LIMIT: 100_000, DISCOUNT: 0.99}),  # its episodes end
+    ("algo=mrq total_env_steps=5000", {RATIO: 0.5, ENVS: 8, WARM_UP: 1000}),  # its file says so
+    (
+        "env=LunarLanderContinuous algo=sac tuned=sac-LunarLanderContinuous total_env_steps=20000",
+        {ENVS: 16, OBS: False, REWARD: False},
+    ),
+    ("algo=sac tuned=sac-images total_env_steps=5000", OF_ALL),
+    ("algo=ppo total_env_steps=5000", {**OF_ALL, EVAL_PERIOD: 500, OBS: True, REWARD: True}),
+    (f"env=Pendulum-v1 algo=iql {OFF} total_updates=3000", {OBS: True, REWARD: True, EVAL_PERIOD: 300}),
+    (f"env=Pendulum-v1 algo=bc {OFF} total_updates=3000", {OBS: True, REWARD: False, EVAL_PERIOD: 300}),
+    (f"env=Pendulum-v1 algo=iql {OFF} total_updates=1_000_000", {OBS: True, REWARD: True, EVAL_PERIOD: 10_000}),
     (f"algo=cql {OFF} total_updates=50_000", {**SHORT_SIZES, **of_cql(1e-3, 1.0, 4)}),
     (f"algo=cal_ql {OFF} total_updates=3000", of_cql(1e-3, 1.0, 4)),
     (f"algo=cql {OFF} total_updates=50_001", of_cql(3e-5, 10.0, 10)),
@@ -201,36 +198,12 @@ def test_null_can_be_typed():
         assert make_config(f"env={env}", "algo=sac", f"{BATCH}=null").trainer.batch_size == 256
 
 
-def test_an_algorithms_file_stays():
-    found = values("env=MountainCarContinuous-v0", "algo=mrq", "total_env_steps=5000")
-    assert (found[RATIO], found[ENVS], found[WARM_UP]) == (0.5, 8, 1000)
-
-
 @pytest.mark.parametrize("algo", ["apex", "r2d2"])
 def test_a_ladder_of_epsilons_has_several_environments_in_a_short_run(algo):
     config = make_config("env=MountainCar-v0", f"algo={algo}", "total_env_steps=5000", "mode=single")
     assert config.num_workers * config.worker.envs == 16
     assert len(set(exponents(config.worker.exploration, 0, 1, config.worker.envs))) == 16
     assert make_config("env=MountainCar-v0", f"algo={algo}", "worker.envs=4").worker.envs == 4
-
-
-def test_values_beside_tuned_ones_do_not_follow_from_the_length():
-    found = values("env=LunarLanderContinuous", "algo=sac", "total_env_steps=20000")
-    assert (found[ENVS], found[OBS], found[REWARD]) == (16, False, False)
-    assert values("env=MountainCarContinuous-v0", "algo=sac", "tuned=sac-images", "total_env_steps=5000") == OF_ALL
-
-
-def test_on_policy_runs_have_16_environments_and_no_warm_up():
-    found = values("env=MountainCarContinuous-v0", "algo=ppo", "total_env_steps=5000")
-    assert found == {**OF_ALL, EVAL_PERIOD: 500, OBS: True, REWARD: True}
-
-
-@pytest.mark.parametrize(("algo", "is_scaled"), [("iql", True), ("bc", False)])
-@pytest.mark.parametrize("length", [3000, 1_000_000])
-def test_offline_runs_normalise_states_and_the_rewards_that_they_read(algo, is_scaled, length):
-    found = values("env=Pendulum-v1", f"algo={algo}", *OFFLINE, f"total_updates={length}")
-    assert (found[OBS], found[REWARD]) == (True, is_scaled)
-    assert found[EVAL_PERIOD] == min(10_000, length // 10)
 
 
 def dataset(path, lengths, cut, **extra):
@@ -316,6 +289,8 @@ def test_the_line_names_what_was_chosen():
         "no tuned values: learning rate 0.001, batches of 128, layers of 128 units, expectile 0.9, beta 10, "
         "vector observations and rewards normalised"
     )
+    cut = ["env=CliffWalking-v1", "algo=dqn"]
+    assert "episodes cut after 1,000 steps" in str(first_try_line(mapping(cut), cut))
     repeats = "random actions for up to 128 steps"
     words = ["env=MountainCar-v0", "algo=dqn"]
     assert repeats in str(first_try_line(mapping(words), words))

@@ -10,7 +10,7 @@ import yaml
 from drl_cli.errors import UsageError
 from drl_cli.settings import trust
 from drl_cli.settings.command_line import read_command
-from drl_cli.settings.trust import asks, consent, consent_to_words, read_run, remember, remember_words, typed_asks
+from drl_cli.settings.trust import asks, consent, read_run, remember, typed_asks
 from drl_cli.utils import outside
 
 FOREIGN = {
@@ -255,7 +255,7 @@ def test_the_current_folder_has_modules_only_for_words_of_the_user(run, words, l
 def test_the_words_of_a_sweep_ask(run):
     file = run.parent / "sweep.json"
     plain = {"flags": [], "jobs": [{"overrides": ["env=Pendulum-v1", "seed=1"], "run": "/a/b"}], "fixed": ["algo=sac"]}
-    consent_to_words(file, plain, trust=False)
+    consent(file, {"words": plain})
     for hostile in (
         {"flags": ["--config-dir", "/tmp/evil"]},
         {"jobs": [{"overrides": ["env=evil:E"]}]},
@@ -264,8 +264,8 @@ def test_the_words_of_a_sweep_ask(run):
         {"fixed": ["ray.address=x:1"]},
     ):
         with pytest.raises(UsageError, match="trust=true"):
-            consent_to_words(file, {**plain, **hostile}, trust=False)
+            consent(file, {"words": {**plain, **hostile}})
     made = {"jobs": [{"overrides": ["env=mine:E", "seed=1"]}]}
-    remember_words(file, made)
+    remember(file, {"words": made})
     made["jobs"].append({"overrides": ["env=mine:E", "seed=2"]})
-    consent_to_words(file, json.loads(json.dumps(made)), trust=False)
+    consent(file, {"words": json.loads(json.dumps(made))})
