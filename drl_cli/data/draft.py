@@ -1,4 +1,4 @@
-"""A recording that is not complete: the whole episodes so far, in a folder NAME.partial.
+"""A draft: the whole episodes of a recording that is not complete, in a folder NAME.partial.
 
 The folder has `header.json`, one file for each array, and `episodes.jsonl` with one line for each episode. The line of
 an episode is written last, so a process that is killed leaves all episodes that had ended.
@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -28,6 +27,7 @@ OBS, NEXT_OBS, ACTION, FLAGS = (
     "actions",
     ("rewards", "terminations", "truncations"),
 )
+PIECE_BYTES = 1 << 22
 DAMAGE = (KeyError, ValueError, TypeError, AttributeError)
 """Errors for files with other contents than those of a draft."""
 
@@ -84,14 +84,24 @@ def draft_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial")
 
 
-class Stored(np.memmap[Any, np.dtype[Any]]):
-    """An array in a file. A slice is a new array, which is read when it is asked for."""
+class Column:
+    """Some rows of an array in a file. A slice is read when it is asked for."""
 
-    def __getitem__(self, wanted: Any) -> Any:  # Any: as numpy's arrays
-        return np.array(super().__getitem__(wanted))
+    def __init__(self, stored: Array, rows: Array) -> None:
+        self._stored, self._rows = stored, rows
+        self.shape, self.dtype = (len(rows), *stored.shape[1:]), stored.dtype
+
+    def __getitem__(self, wanted: slice) -> Array:
+        return np.asarray(self._stored[self._rows[wanted]])
+
+    def pieces(self) -> Iterator[Array]:
+        """Yield all rows, in pieces of about `PIECE_BYTES`."""
+        size = max(1, PIECE_BYTES // max(1, self._stored[:1].nbytes))
+        for first in range(0, len(self._rows), size):
+            yield self[first : first + size]
 
 
-class Draft(Mapping[str, Stored]):
+class Draft(Mapping[str, Column]):
     """The arrays of a draft by name, as in the .npz file that its recording may become.
 
     Raise DatasetError if the draft has no episode or is damaged, and OSError if it can't be read.
@@ -106,31 +116,40 @@ class Draft(Mapping[str, Stored]):
             self.metadata: dict[str, Any] = header[METADATA]  # Any: json
             self.arrays: list[list[Any]] = header["arrays"]
             self._index = [json.loads(line) for line in lines]
-            self._starts = np.cumsum([0, *(int(each["steps"]) for each in self._index)]).tolist()
-            self.steps = self._starts[-1]
+            self._starts = np.cumsum([0, *(int(each["steps"]) for each in self._index)])
             self._stored = {
-                name: Stored(folder / f"{i}.bin", np.dtype(dtype), "r", shape=(self.steps, *row))
+                name: np.memmap(folder / f"{i}.bin", np.dtype(dtype), "r", shape=(self.rows(name), *row))
                 for i, (name, dtype, row) in enumerate(self.arrays)
             }
         except DAMAGE as error:
             raise DatasetError(f"{folder} is damaged, or it is no recording ({error})") from error
 
-    def __getitem__(self, name: str) -> Stored:
-        return self._stored[name]
+    def rows(self, name: str) -> int:
+        """Return the number of rows in the file of an array. An episode has one observation more than steps."""
+        return int(self._starts[-1]) + len(self._index) * (_kind(name) == OBS)
+
+    def __getitem__(self, name: str) -> Column:
+        steps = np.arange(self._starts[-1])
+        if _kind(name) not in (OBS, NEXT_OBS):
+            return Column(self._stored[name], steps)
+        episodes = np.repeat(np.arange(len(self._index)), np.diff(self._starts))
+        return Column(self._stored[name.removeprefix("next_")], steps + episodes + (_kind(name) == NEXT_OBS))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
+        obs = [name for name in self._stored if _kind(name) == OBS]
+        return iter([*obs, *(f"next_{name}" for name in obs), *(name for name in self._stored if name not in obs)])
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name == METADATA or name in self._stored
+        return name == METADATA or name in [*self]
 
     def episodes(self) -> Iterator[Episode]:
-        for (first, last), each in zip(pairwise(self._starts), self._index, strict=True):
-            obs, next_obs, action = (self._parts(kind, first, last) for kind in (OBS, NEXT_OBS, ACTION))
-            obs = {path: np.concatenate([part, next_obs[path][-1:]]) for path, part in obs.items()}
+        for i, each in enumerate(self._index):
+            first, last = self._starts[i : i + 2].tolist()
+            obs = {path: part[first + i : last + i + 1] for path, part in self._parts(OBS).items()}
+            action = {path: part[first:last] for path, part in self._parts(ACTION).items()}
             reward, terminated, truncated = (self._stored[name][first:last] for name in FLAGS)
             yield Episode(obs, action, reward, terminated, truncated, each["seed"], each["is_whole"])
 
@@ -155,9 +174,8 @@ class Draft(Mapping[str, Stored]):
     def verify(self) -> None:
         """Do nothing, because `stamp` reads everything."""
 
-    def _parts(self, kind: str, first: int, last: int) -> Columns:
-        named = ((name.partition("."), stored) for name, stored in self._stored.items())
-        return {path: stored[first:last] for (prefix, _, path), stored in named if prefix == kind}
+    def _parts(self, kind: str) -> Columns:
+        return {name.partition(".")[2]: stored for name, stored in self._stored.items() if _kind(name) == kind}
 
 
 class DraftWriter:
@@ -200,9 +218,7 @@ class DraftWriter:
 
     def append(self, episode: Episode) -> None:
         """Write an episode. Once this returns, the episode is in the draft."""
-        obs = {path: part[:-1] for path, part in episode.obs.items()}
-        next_obs = {path: part[1:] for path, part in episode.obs.items()}
-        parts = ((OBS, obs), (NEXT_OBS, next_obs), (ACTION, episode.action))
+        parts = ((OBS, episode.obs), (ACTION, episode.action))
         arrays = {f"{kind}.{path}".rstrip("."): part for kind, found in parts for path, part in found.items()}
         arrays |= zip(FLAGS, (episode.reward, episode.terminated, episode.truncated), strict=True)
         if not self._files:
@@ -221,9 +237,10 @@ class DraftWriter:
             replace_file(self.folder / HEADER, json.dumps({METADATA: self.metadata, "arrays": found}).encode())
         elif self._draft.arrays != found:
             raise DatasetError(f"{self.folder} has the arrays {self._draft.arrays}, and this command {found}")
-        steps = 0 if self._draft is None else self._draft.steps
-        for i, values in enumerate(arrays.values()):
-            self._files.append((self._appended(f"{i}.bin", steps * values[:1].nbytes), values.dtype))
+        for i, (name, values) in enumerate(arrays.items()):
+            rows = 0 if self._draft is None else self._draft.rows(name)
+            file = self._appended(f"{i}.bin", rows * values[:1].nbytes)
+            self._files.append((file, values.dtype))
         self._index = self._appended(EPISODES, self._index_bytes())
 
     def _appended(self, name: str, size: int) -> IO[bytes]:
@@ -233,3 +250,7 @@ class DraftWriter:
 
     def _index_bytes(self) -> int:
         return (self.folder / EPISODES).read_bytes().rfind(b"\n") + 1
+
+
+def _kind(name: str) -> str:
+    return name.partition(".")[0]

@@ -131,7 +131,8 @@ def _write_npz(path: Path, draft: Draft) -> None:
                 descr = npy.dtype_to_descr(column.dtype)
                 header = {"descr": descr, "fortran_order": False, "shape": column.shape}
                 npy.write_array_header_1_0(member, header)
-                member.write(column.data)
+                for piece in column.pieces():
+                    member.write(piece.data)
         with archive.open("metadata.npy", "w") as member:
             npy.write_array(member, np.array(draft.text("metadata")), allow_pickle=False)
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from recorded_envs import SPACES, episodes, header
 
+from drl_cli.data import draft as module
 from drl_cli.data.dataset import DatasetError
 from drl_cli.data.draft import Written, draft_path
 from drl_cli.data.open import open_dataset, open_recording
@@ -184,6 +185,14 @@ def test_identity_changes_with_any_value(tmp_path):
     content[8 * 3 + 1] ^= 1
     (same / "0.bin").write_bytes(content)
     assert open_dataset(str(first)).facts.identity != open_dataset(str(same)).facts.identity
+
+
+def test_large_arrays_are_copied_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PIECE_BYTES", 50)  # two observations
+    column = module.Draft(interrupt(tmp_path / "a.npz"))["next_observations"]
+    pieces = [*column.pieces()]
+    assert [len(piece) for piece in pieces] == [2] * 6
+    np.testing.assert_array_equal(np.concatenate(pieces), column[0:12])
 
 
 @pytest.mark.parametrize("name", ["a.npz", "b"])

@@ -5,7 +5,7 @@ import pytest
 
 from drl_cli.envs import catalog
 from drl_cli.envs.catalog import Package
-from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import exists, read_spec
 from drl_cli.errors import UsageError
 from drl_cli.settings.env_names import say_package
@@ -34,3 +34,9 @@ def test_a_known_module_is_imported_when_one_of_its_environments_is_named(monkey
 def test_robotics_environments_need_no_module():
     package = catalog.package_of("FetchReach-v4")
     assert (package.module, package.install, package.is_ours) == ("gymnasium_robotics", "drl-cli[robotics]", True)
+
+
+def test_a_misspelled_environment_of_a_module_is_named():
+    config = EnvConfig("x", "drl_cli.envs.probes:Frame-v0", {}, None, 1.0, "auto", False, False)
+    with pytest.raises(EnvError, match=r"no environment 'Frame-v0'\. Did you mean drl_cli\.envs\.probes:Frames-v0\?"):
+        read_spec(config)
