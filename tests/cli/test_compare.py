@@ -179,6 +179,8 @@ def test_without_matplotlib_there_are_table_and_csv(outputs, compare, monkeypatc
         (["threshold=1"], "runs: names no run; say drl-compare outputs\n", 2),
         (["output_dir=my runs"], "runs: names no run; say drl-compare 'my runs'\n", 2),
         (["outputs", "csv=/proc/no/where.csv", "png=null"], "can't be written: ", 7),
+        (["outputs", "lines=[SAC:inf]"], "lines: must be [NAME:RETURN,...], as in lines=[SAC:6200], got 'inf'", 2),
+        (["outputs", "lines=[SAC]"], "lines: must be [NAME:RETURN,...], as in lines=[SAC:6200], got 'SAC'", 2),
         (["outputs", "png=x.xyz"], "png: must end in .png, .pdf, .svg, got x.xyz", 2),
         (["outputs", "png=/proc/no/where.png", "csv=null"], "can't be written: ", 7),
     ],

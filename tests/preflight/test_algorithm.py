@@ -5,7 +5,7 @@ import pytest
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import CHECKPOINT, UsageError
-from drl_cli.preflight.algorithm import misfit
+from drl_cli.preflight.algorithm import inherited, misfit
 from drl_cli.preflight.preflight import preflight
 from drl_cli.run_folder.checkpoint import load_model, read_weights, save_model
 from drl_cli.run_folder.load_weights import find_weights, with_weights
@@ -67,6 +67,17 @@ def test_an_algorithm_that_extends_the_saved_one_fits(check, copied, capsys, alg
     path = (copied / "checkpoints/last").resolve()
     line = f"load_weights: all networks of {path} will be loaded; the optimizers are new\n"
     assert capsys.readouterr().err == line * fits
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "taken"),
+    [
+        *[("sac", "sac", "all"), ("cql", "sac", "all"), ("sac", "cal_ql", "all"), ("iql", "cal_ql", "actor")],
+        *[("td3", "sac", None), ("iql", "td3", None), ("not_installed", "sac", None)],
+    ],
+)
+def test_what_an_algorithm_takes_over_from_another(before, now, taken):
+    assert inherited(before, now) == taken
 
 
 def test_the_policy_alone_is_loaded_by_an_algorithm_with_other_critics(check, copied, capsys):

@@ -8,6 +8,7 @@ from graphs import quick_compose
 from gymnasium import spaces
 from recorded_envs import env_config
 
+import drl_cli
 from drl_cli.cli.train import answer
 from drl_cli.data.dataset import spaces_of
 from drl_cli.data.open import RecordedDataset, open_recording
@@ -176,6 +177,11 @@ def test_without_env_the_run_takes_the_environment_that_the_dataset_names():
     for words in (["mode=offline", "data=CartPole-v1.npz", "env=Pendulum-v1"], ["mode=sync", "data=Nowhere-v3.npz"]):
         command = read_command(words)
         assert with_data_env(command) == (command, None)
+
+
+def test_a_run_in_python_takes_the_environment_of_the_dataset_too(capsys):
+    summary = drl_cli.train("mode=offline data=CartPole-v1.npz algo=cql_discrete dry_run=true")
+    assert (summary, "CartPole-v1: (4,) observations" in capsys.readouterr().out) == ({"exit_code": 0}, True)
 
 
 @pytest.mark.parametrize(("words", "reference"), [((), [9, 500]), (("data.reference=[0,200]",), [0, 200])])

@@ -98,6 +98,10 @@ def test_the_config_of_a_run_keeps_its_values(tmp_path):
     config = compose([f"env={PROBES}:Patch-v0", "algo=dqn", "tuned=none"])
     write_config(tmp_path, config)
     assert compose([], tmp_path / "config.yaml").trainer.batch_size == config.trainer.batch_size == 256
+    assert compose(["mode=sync"], tmp_path / "config.yaml").mode == "sync"  # a copy of a run's config is one, too
+    older = (tmp_path / "config.yaml").read_text().replace("precision: float32\n", "")
+    (tmp_path / "config.yaml").write_text(older)
+    assert compose([], tmp_path / "config.yaml").precision == "float32"  # a key that is newer than the run
 
 
 @pytest.mark.slow

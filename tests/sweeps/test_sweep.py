@@ -120,6 +120,21 @@ def test_a_line_for_each_change(shown):
     ]
 
 
+def test_a_table_on_a_terminal_is_drawn_again_until_the_end(shown):
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    view = SweepView(shown, stream)
+    view.tick()
+    before = stream.getvalue()
+    shown.jobs[1].is_running, shown.jobs[1].exit_code = False, 4
+    view.changed(shown.jobs[1])
+    view.tick()
+    after = stream.getvalue().removeprefix(before)
+    view.close()
+    assert all(text in before for text in ("1 of 3 done", "-140.2", "running", "waiting"))
+    assert ("failed" in before, "failed" in after, "running" in after) == (False, True, False)
+
+
 def ended(sweep):
     """Let the jobs end with these best returns. Job 3 has no evaluation."""
     for number, best in ((1, -7.0), (2, 250.5), (3, None)):
