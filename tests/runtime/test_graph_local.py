@@ -240,13 +240,14 @@ def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, ca
     config = make_config(*TINY, COUNTER, "mode=single")
     (tmp_path / "checkpoints").mkdir()
     console = Console("quiet", io.StringIO(), 0.0)
-    runtime = RayRuntime(str(tmp_path), no_ray)
+    runtime = RayRuntime(str(tmp_path), no_ray, nodes=["here"])
     graph = build(config, read_spec(config.env), tmp_path, Progress(config, 0.0), console, ray=runtime)
     graph.run()
     graph.finish()
     assert graph.progress.env_steps == 512
     assert graph.progress.last.params_header.opt_steps == graph.progress.opt_steps > 0
     assert "Ray did not start: too slow; evaluations run in this process" in caplog.text
+    assert graph.reports.edges.is_cluster
 
 
 @pytest.mark.slow

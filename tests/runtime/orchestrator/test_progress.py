@@ -171,6 +171,7 @@ def test_blocks_are_counted_and_lost_blocks_subtracted(clock):
     summary = progress.summary(0.0, 0)
     names = ("env_steps", "inserts", "episodes", "worker_restarts", "env_restarts")
     assert [summary[name] for name in names] == [40, 37, 3, 2, 3]
+    assert progress.finished == {0: 30, 1: 10}
     clock.now = 110.0
     progress.lost(header(10, worker=1, episodes=episodes[:1]))
     assert [progress.summary(0.0, 0)[name] for name in names] == [30, 27, 2, 2, 3]

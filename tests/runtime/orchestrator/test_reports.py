@@ -1,5 +1,6 @@
 import io
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -7,12 +8,13 @@ from graphs import COUNTER, TINY, make_config
 from headers import make_insert
 
 from drl_cli.metrics.console import Console
-from drl_cli.runtime.messages import EvalReport
+from drl_cli.runtime.messages import EvalReport, ProcessKey, ProcessUse
 from drl_cli.runtime.orchestrator import reports as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.reports import Reports
 from drl_cli.runtime.orchestrator.status_fields import RecentRates
+from drl_cli.runtime.place.handles import LocalRef
 from drl_cli.runtime.place.told import News
 from drl_cli.types import LoadParams
 
@@ -69,6 +71,28 @@ def test_a_report_goes_to_manage_and_the_console(make, sink):
     ((scalars, env_steps),) = sink.reports
     assert made.console.status.env_steps == 77
     assert (env_steps, scalars["perf/worker_wait_s"]) == (77, 8.0)
+
+
+def test_on_a_cluster_each_report_asks_all_roles_for_their_use_and_takes_what_has_arrived(make):
+    made = make()
+
+    class Role:
+        def __init__(self, name, number):
+            self.use = ProcessUse(name, ProcessKey("elsewhere", number, 1.0), 2.5, 2**20)
+
+        def uses(self):
+            return LocalRef([self.use])
+
+    names = ("worker 0", "reanalyzer 0", "replay 0", "trainer", "parameter server", "manage")
+    worker, reanalyzer, shard, trainer, server, manage = (Role(name, i) for i, name in enumerate(names))
+    pools = [SimpleNamespace(members=[SimpleNamespace(handle=each)]) for each in (worker, reanalyzer)]
+    edges = {"pool": pools[0], "reanalyzers": pools[1], "replay": SimpleNamespace(shards=[shard])}
+    edges |= {"trainers": {"trainer": trainer}, "server": server, "manage": SimpleNamespace(handle=manage)}
+    made.edges = replace(made.edges, **edges)
+    for is_cluster, roles in ((False, set()), (True, set()), (True, set(names))):
+        made.edges = replace(made.edges, is_cluster=is_cluster)
+        made.send(LoadParams(1, 2, 3))
+        assert made.progress.usage.by_role().keys() - {"main", "ray"} == roles
 
 
 def test_an_offline_run_writes_no_series_of_workers(make, sink):

@@ -80,13 +80,14 @@ def test_calls_of_a_role_on_ray(ray):
         made.append(given)
         return SimpleNamespace(remote=lambda *args: calls.append(args) or (1, 2))
 
-    ping = SimpleNamespace(remote=lambda: "its process")
-    actor = SimpleNamespace(call=SimpleNamespace(options=options), ping=ping)
+    ping, uses = (SimpleNamespace(remote=lambda answer=answer: answer) for answer in ("its process", "its use"))
+    actor = SimpleNamespace(call=SimpleNamespace(options=options), ping=ping, uses=uses)
     handle, there = RayHandle(actor, "manage.log", ("evaluate",)), ObjectRef("there")
     by_name(handle, "train", LocalRef(5), there, "value", results=4)
     by_name(handle, "evaluate", 1)
     assert made == [{"num_returns": 4}, {"num_returns": 1, "concurrency_group": "evaluate"}]
-    assert (calls, handle.ping()) == ([("train", 5, there, "value"), ("evaluate", 1)], "its process")
+    assert calls == [("train", 5, there, "value"), ("evaluate", 1)]
+    assert (handle.ping(), handle.uses()) == ("its process", "its use")
     handle.kill()
     assert ray.calls == [("kill", actor)]
 
@@ -251,6 +252,9 @@ def test_a_host_calls_its_role_and_logs_errors(tmp_path, crash_files):
         host = Host(str(path), Role, 5)
         assert (host.ping(), host.role.args, host.error) == (os.getpid(), (5,), None)
         assert host.call("add", 1, 4) == 5
+        ((role, (_, pid, _), *_),) = (tuple(vars(use).values()) for use in host.uses())
+        host.role.uses = lambda: ["the use of another"]
+        assert (role, pid, host.uses()[1:]) == ("Host", os.getpid(), ["the use of another"])
         with pytest.raises(KeyError, match="lost"):
             host.call("fail")
     assert crash_files == [tmp_path / "logs" / "worker-3.crash"]
