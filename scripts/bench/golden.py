@@ -129,7 +129,7 @@ def batches(
         if header.row_ids is not None and header.needs_priorities:
             num_steps = config.replay.steps.seq_len if config.replay.steps and header.row_ids.ndim < 3 else None
             shape = header.row_ids.shape if num_steps is None else (*header.row_ids.shape, num_steps)
-            replay.update_priorities(UpdatePriority(0, header.row_ids, rng.exponential(size=shape)))
+            replay.update_priorities(UpdatePriority(header.row_ids, rng.exponential(size=shape)))
 
 
 def make(case: str, words: Sequence[str] = ()) -> Case:
