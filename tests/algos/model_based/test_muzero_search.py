@@ -78,6 +78,13 @@ def test_only_training_explores_by_noise_at_the_root(module):
     assert np.array_equal(*best)
 
 
+def test_the_roots_noise_chooses_among_the_sampled_candidates():
+    """Without simulations, all candidates are equally good."""
+    columns = acting(sampled_muzero, simulations=0).act(observations(300))
+    is_chosen = (columns["candidates"] == columns["action"][:, None]).all(-1)
+    assert len(np.unique(is_chosen.argmax(1))) == is_chosen.shape[1]
+
+
 def test_the_first_candidate_of_an_evaluation_is_the_mean_of_the_policy():
     policy, obs = acting(sampled_muzero), torch.from_numpy(observations(20))
     with torch.no_grad():
