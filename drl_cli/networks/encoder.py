@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.inputs import Inputs
 from drl_cli.networks.torsos import make_torso, torso_name
@@ -291,10 +290,7 @@ def encoder(network: NetworkConfig, spec: EnvSpec) -> Encoder:
     """
     if present.in_numpy:
         return ActingEncoder(network, spec)  # type: ignore[return-value]  # `networks` only reads its size
-    try:
-        return Encoder.build(network, spec, present.encoder or torch.default_generator)
-    except ValueError as error:
-        raise Refused(str(error)) from error
+    return Encoder.build(network, spec, present.encoder or torch.default_generator)
 
 
 def action_mask(obs: Any) -> Any:  # Any: numpy or torch

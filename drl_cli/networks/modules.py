@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.inputs import Image, Inputs, Kind, convolutions, num_features, sections
 from drl_cli.types import ObsSpec, leaves, map_parts
@@ -216,7 +217,7 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
 
 
 def checked(torso: Any, path: str) -> nn.Module:  # Any: what the user's class made
-    """Return a user's torso; raise ValueError if it is not a torch module with an int attribute `size`."""
+    """Return a user's torso; raise Refused if it is not a torch module with an int attribute `size`."""
     if not isinstance(torso, nn.Module) or not isinstance(getattr(torso, "size", None), int):
-        raise ValueError(f"network.torso={path}: must be a torch.nn.Module with a whole number `size` of features")
+        raise Refused(f"network.torso={path}: must be a torch.nn.Module with a whole number `size` of features")
     return torso

@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
     """Return the name of the torso for an environment: `cnn`, `resnet`, `multi`, or the import path of a user's class.
 
-    Return None if observations are only flattened. Raise ValueError if `network.torso` does not fit the observations.
+    Return None if observations are only flattened. Raise Refused if `network.torso` does not fit the observations.
     """
     name, images = network.torso, _images(spec)
     has_one_part = isinstance(spec.obs, Column)
     if name not in TORSOS:
         return name
     if name == "multi" and has_one_part:
-        raise ValueError(_misfit(network, spec, "a Dict or Tuple space", "auto"))
+        raise Refused(_misfit(network, spec, "a Dict or Tuple space", "auto"))
     if name in ("cnn", "resnet") and not images:
-        raise ValueError(_misfit(network, spec, "an image", "auto or network.torso=mlp"))
+        raise Refused(_misfit(network, spec, "an image", "auto or network.torso=mlp"))
     if name == "mlp" or not images:
         return None
     if name == "resnet" and any(min(image.height, image.width) < IMPALA_SIDE for image in images.values()):
-        raise ValueError(_misfit(network, spec, f"images of at least {IMPALA_SIDE}x{IMPALA_SIDE} pixels", "cnn"))
+        raise Refused(_misfit(network, spec, f"images of at least {IMPALA_SIDE}x{IMPALA_SIDE} pixels", "cnn"))
     return _kind(network) if has_one_part else "multi"
 
 
 def describe(network: NetworkConfig, spec: EnvSpec) -> str:
     """Return a description of a network in one line, such as `cnn (Nature) 84x84x4 -> 3136, mlp [512]`.
 
-    Raise ValueError if `network.torso` does not fit the observations.
+    Raise Refused if `network.torso` does not fit the observations.
     """
     name, hidden = torso_name(network, spec), ", ".join(map(str, network.hidden))
     if name is None:
@@ -60,7 +60,7 @@ def describe(network: NetworkConfig, spec: EnvSpec) -> str:
 def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") -> "nn.Module | None":
     """Return a new torso, initialised from the generator, or None if observations are only flattened.
 
-    A torso turns observations `[n, ...]`, as replay stores them, into features `[n, size]`. Raise ValueError if
+    A torso turns observations `[n, ...]`, as replay stores them, into features `[n, size]`. Raise Refused if
     `network.torso` does not fit the observations, or if it names a class that cannot be used.
     """
     name = torso_name(network, spec)
@@ -88,10 +88,7 @@ def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
 
     from drl_cli.networks import modules  # imports torch
 
-    try:
-        made = make_torso(network, spec, torch.default_generator)
-    except ValueError as error:
-        raise Refused(str(error)) from error
+    made = make_torso(network, spec, torch.default_generator)
     return modules.AnyBatchAxes(modules.Flat(Inputs(spec.obs)) if made is None else made, spec.obs)
 
 
@@ -102,7 +99,7 @@ def _user_torso(path: str, network: NetworkConfig, spec: EnvSpec) -> "nn.Module"
     try:
         user_class = import_object(path)
     except NotFound as error:
-        raise ValueError(f"network.torso={path}: {error}") from error
+        raise Refused(f"network.torso={path}: {error}") from error
     obs = visible(spec.obs)
     torso = modules.checked(user_class(obs, network), path)
     return torso if isinstance(obs, Column) else modules.Unmasked(torso, list(obs))

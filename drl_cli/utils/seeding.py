@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 ROLES = ("worker", "policy", "replay", "trainer", "evaluate", "confirm", "shard", "env", "record", "data", "reanalyze")
+"""Only append: the position is a part of the stream, and a resumed run must find its own streams again."""
 
 
 def sequence(seed: int, role: str, index: int = 0, incarnation: int = 0) -> np.random.SeedSequence:
