@@ -59,7 +59,8 @@ def test_priorities_of_policy_and_trainer_are_equal(activation):
 
 
 def values_of(policy, obs):
-    return policy.distribution(obs, None)[0].values
+    with torch.no_grad():
+        return policy.distribution(torch.from_numpy(obs), None)[0].values.numpy()
 
 
 def q_values(x, flat, dueling):
