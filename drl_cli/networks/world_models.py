@@ -37,6 +37,13 @@ def mlp(inputs: int, units: int, layers: int, outputs: int = 0, scale: float = 1
     return nn.Sequential(*modules, *([linear(inputs, outputs, scale)] if outputs else []))
 
 
+def heads(x: torch.Tensor, *mlps: nn.Sequential) -> list[torch.Tensor]:
+    """Return the outputs of MLPs with the same inputs and hidden units. Their first layers are one product."""
+    weight, bias = (torch.cat([getattr(mlp[0], name) for mlp in mlps]) for name in ("weight", "bias"))
+    first = nn.functional.linear(x, weight, bias).chunk(len(mlps), -1)
+    return [mlp[1:](hidden) for mlp, hidden in zip(mlps, first, strict=True)]
+
+
 class BlockLinear(nn.Module):
     """A linear layer for each block of the inputs: `[blocks, N, inputs]` -> `[blocks, N, outputs]`."""
 

@@ -46,13 +46,14 @@ class LaProp:
             beta1, beta2 = options.betas or BETAS
             mean, square, lr = self.mean[where], self.square[where], options.lr * factor
             steps = count.double()  # in float32, 1 - 0.999 would have only four correct digits
-            square.copy_(beta2 * square + (1.0 - beta2) * part.grad * part.grad)
+            square.mul_(beta2).addcmul_(part.grad, part.grad, value=1.0 - beta2)
             scale = (1.0 - beta2**steps).rsqrt().float()  # corrects the bias of `square`
-            normalized = part.grad / (square.sqrt() * scale + self.eps)
-            mean.copy_(beta1 * mean + (1.0 - beta1) * normalized)
+            root = square.sqrt().mul_(scale).add_(self.eps)
+            mean.mul_(beta1).addcdiv_(part.grad, root, value=1.0 - beta1)
             step_size = (lr / (1.0 - beta1**steps)).float()
-            decay = 1.0 - lr * options.weight_decay if options.weight_decay else 1.0
-            part.flat.copy_(decay * part.flat - step_size * mean)
+            if options.weight_decay:
+                part.flat.mul_(1.0 - lr * options.weight_decay)
+            part.flat.addcmul_(mean, -step_size)
 
     def _clip(self, name: str, flat: Tensor, grad: Tensor) -> None:
         """Clip the gradient of each tensor of the part `name` in place."""

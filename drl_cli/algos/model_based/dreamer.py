@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple, cast
 import drl_cli.api as drl
 from drl_cli.api import nn, torch
 from drl_cli.losses.policy import one_hot
-from drl_cli.networks.world_models import BlockLinear, Decoder, ReturnRange, linear, mlp
+from drl_cli.networks.scan import Scan, mixed, sample
+from drl_cli.networks.world_models import BlockLinear, Decoder, ReturnRange, heads, linear, mlp
 from drl_cli.types import MASK, map_parts
 from drl_cli.utils.lazy import Tensor
 
@@ -27,7 +28,7 @@ WRITES = ("state",)
 STEP_STATES = True
 
 VARIABLES, BLOCKS, BINS = 32, 8, 255
-UNIFORM, FREE_NATS = 0.01, 1.0  # UNIFORM: share of the uniform distribution in each categorical distribution
+FREE_NATS = 1.0
 SCALES = {"representation": 0.1, "replay_value": 0.3}  # of the losses; of all others 1
 LEAST_STD, MOST_STD = 0.1, 1.0  # of box actions
 
@@ -86,6 +87,25 @@ class Rssm(nn.Module):
         candidate = (reset.sigmoid() * candidate).tanh()
         return torch.lerp(blocks, candidate, (update - 1.0).sigmoid()).transpose(0, 1).flatten(1)
 
+    def scan(self, h: Tensor, tokens: Tensor, action: Tensor, uniform: Tensor) -> tuple[Tensor, ...]:
+        """Return h, z and the posteriors of T + 1 states, with the time first, given the first h `[B, deter]`.
+
+        The results are those of a loop over `posterior` and `step`. Gradients flow through z to the posteriors.
+        """
+        own, feature, deter = cast(Any, self.posterior_mlp), cast(Any, self.from_h), h.shape[1]
+        linear, features = nn.functional.linear, 2 * own[0].out_features
+        of_tokens = linear(tokens, own[0].weight[:, deter:], own[0].bias)
+        of_h = torch.cat([feature[0].bias.expand_as(of_tokens), of_tokens], -1)
+        shared, bias = self.hidden_shared.weight, self.hidden_shared.bias + self.hidden.bias.flatten()
+        of_hidden = linear(self.from_action(action), shared[:, features:], bias)
+        layers = torch.cat([feature[0].weight, own[0].weight[:, :deter]])
+        norms = torch.stack([feature[1].weight, own[1].weight])
+        hidden = shared[:, :features], self.hidden.weight, self.norm.weight
+        pairs = own[3].parameters(), self.from_z.parameters(), hidden, self.gates.parameters()
+        weights = [layers, norms, *(each for pair in pairs for each in pair)]  # the fields of Weights
+        found: tuple[Tensor, ...] = cast(Any, Scan).apply(h, of_h, of_hidden, uniform, *weights)
+        return found[:3]
+
     def prior(self, h: Tensor) -> Tensor:
         """Return the probabilities of z, predicted from h."""
         return mixed(self.prior_mlp(h).view(*h.shape[:-1], -1, VARIABLES), -2)
@@ -98,16 +118,6 @@ class Rssm(nn.Module):
 def squashed(obs: Any) -> Any:
     """Return observations with the symlog of real numbers (eq. 9). Images of bytes and choices stay the same."""
     return map_parts(lambda x: drl.losses.symlog(x) if x.is_floating_point() else x, obs)
-
-
-def mixed(logits: Tensor, axis: int = -1) -> Tensor:
-    return logits.softmax(axis) * (1.0 - UNIFORM) + UNIFORM / logits.shape[axis]
-
-
-def sample(probs: Tensor, uniform: Tensor) -> Tensor:
-    """Return one-hot samples `[N, C, V]` of the probabilities `[N, C, V]`, given uniform numbers `[N, V]`."""
-    is_later = (probs[:, :-1].cumsum(1) <= uniform.unsqueeze(1)).float()  # than class 0, 1, ..., C - 2
-    return nn.functional.pad(is_later, (0, 0, 1, 0), value=1.0) - nn.functional.pad(is_later, (0, 0, 0, 1))
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
@@ -234,8 +244,8 @@ class Algorithm(drl.Algorithm):
         imagined, action = self.imagine(nets, h.detach().flatten(0, 1), z.detach().flatten(0, 1), noise)
         learned, returns, metrics = self.behavior_losses(nets, imagined, action, is_state.flatten())
         losses |= {name: loss.view_as(is_state) for name, loss in learned.items()}
-        x, boot = torch.cat([h, z], -1), returns[:, 0].view_as(is_state)
-        losses["replay_value"] = self.replay_value_loss(nets, batch, x[:, :-1], boot[:, 1:])
+        x, boot = torch.cat([h, z], -1), returns[0].view_as(is_state)
+        losses["replay_value"] = self.replay_value_loss(nets, batch, x[:, :-1].contiguous(), boot[:, 1:])
         share = is_state.float().mean()
         self.context.group.mean_(share)  # of all trainers
         means = {name: (is_state * loss).mean() / share for name, loss in losses.items()}
@@ -247,9 +257,11 @@ class Algorithm(drl.Algorithm):
         obs = squashed(map_parts(lambda x, y: torch.cat([x[:, :1], y], 1), batch["obs"], batch["next_obs"]))
         h, z, posterior = self.observe(nets, nets.encoder(nets.torso(obs)), batch, uniform)
         x, prior, pad = torch.cat([h, z], -1), nets.rssm.prior(h), nn.functional.pad
-        reward = nets.reward(x[:, 1:]).log_softmax(-1)  # of a step: predicted from the state after the step
-        continues = nets.continues(x[:, 1:]).squeeze(-1)  # the target is gamma, or 0 if the episode terminated
-        end_loss = nn.functional.binary_cross_entropy_with_logits(continues, batch["discount"], reduction="none")
+        after = x[:, 1:].contiguous()  # reward and end of a step are predicted from the state after the step
+        reward, continues = nets.reward(after).log_softmax(-1), nets.continues(after).squeeze(-1)
+        end_loss = nn.functional.binary_cross_entropy_with_logits(  # the target is gamma, or 0 at a termination
+            continues, batch["discount"], reduction="none"
+        )
         flat_obs = map_parts(lambda part: part.flatten(0, 1), obs)
         losses = {
             "decoder": nets.decoder.error(x.flatten(0, 1), flat_obs).square().sum(1).view(x.shape[:2]),
@@ -262,66 +274,68 @@ class Algorithm(drl.Algorithm):
 
     def observe(self, nets: Any, tokens: Tensor, batch: drl.Batch, uniform: Tensor) -> tuple[Tensor, ...]:
         """Return h, z and the posteriors of all states. Gradients flow through z to the posteriors."""
-        action, h = action_inputs(batch["action"], self.spec.action), batch["state"][:, 0]
-        states = list[tuple[Tensor, ...]]()
-        for t in range(tokens.shape[1]):
-            h = nets.rssm.step(h, states[-1][1], action[:, t - 1]) if t else h
-            probs = nets.rssm.posterior(h, tokens[:, t])
-            z = sample(probs.detach(), uniform[:, t]) + probs - probs.detach()  # straight-through
-            states.append((h, z.flatten(1), probs))
-        return tuple(torch.stack(parts, 1) for parts in zip(*states, strict=True))
+        action = action_inputs(batch["action"], self.spec.action)
+        columns = (column.transpose(0, 1) for column in (tokens, action, uniform))
+        found = nets.rssm.scan(batch["state"][:, 0], *columns)
+        return tuple(column.transpose(0, 1).contiguous() for column in found)
 
     def imagine(self, nets: Any, h: Tensor, z: Tensor, noise: drl.Batch) -> tuple[Tensor, Tensor]:
-        """Imagine H steps from states `[N, ...]`. Return all states `[N, H + 1, F]`, and the actions `[N, H, ...]`."""
-        xs, actions, spec = [torch.cat([h, z], -1)], list[Tensor](), self.spec.action
+        """Imagine H steps from states `[N, ...]`. Return all states `[H + 1, N, F]`, and the actions `[H, N, ...]`."""
+        horizon, actions, spec = self.config.horizon, list[Tensor](), self.spec.action
+        x = h.new_empty(horizon + 1, len(h), h.shape[1] + z.shape[1])
         with torch.no_grad():
-            for t in range(self.config.horizon):
-                actions.append(action_distribution(nets.actor(xs[-1]), spec).sample(noise["action"][:, t]))
-                h = nets.rssm.step(h, z, action_inputs(actions[-1], spec))
-                z = sample(nets.rssm.prior(h), noise["imagined"][:, t]).flatten(1)
-                xs.append(torch.cat([h, z], -1))
-        return torch.stack(xs, 1), torch.stack(actions, 1)
+            for t in range(horizon + 1):
+                x[t, :, : h.shape[1]], x[t, :, h.shape[1] :] = h, z
+                if t < horizon:
+                    actions.append(action_distribution(nets.actor(x[t]), spec).sample(noise["action"][:, t]))
+                    h = nets.rssm.step(h, z, action_inputs(actions[-1], spec))
+                    z = sample(nets.rssm.prior(h), noise["imagined"][:, t]).flatten(1)
+        return x, torch.stack(actions)
 
     def behavior_losses(
         self, nets: Any, x: Tensor, action: Tensor, is_state: Tensor
     ) -> tuple[dict[str, Tensor], Tensor, drl.Metrics]:
-        """Return the losses of actor and critic `[N]` (eq. 6, 7 and 10), the imagined returns `[N, H]`, and metrics.
+        """Return the losses of actor and critic `[N]` (eq. 6, 7 and 10), the imagined returns `[H, N]`, and metrics.
 
         Imagination has begun in real states where `is_state` `[N]` is True, and otherwise in padding.
         """
-        config, critic, is_padding = self.config, nets.critic(x).log_softmax(-1), ~is_state.unsqueeze(1)
+        config, before, is_padding = self.config, x[:-1], ~is_state
+        critic, actor = heads(before, nets.critic, nets.actor)
+        critic = critic.log_softmax(-1)  # [H, N, BINS]
         with torch.no_grad():
-            value, reward = self.number(critic), self.number(nets.reward(x[:, 1:]).log_softmax(-1))
-            discount = nets.continues(x).squeeze(-1).sigmoid()  # gamma, and less where the episode may end
-            no_cut = torch.zeros_like(reward, dtype=torch.bool)
-            returns = drl.losses.lambda_returns(reward, discount[:, 1:], value[:, 1:], no_cut, config.lambda_)
+            slow, reward, continues = heads(x, nets.target.critic, nets.reward, nets.continues)
+            last = self.number(nets.critic(x[-1:]).softmax(-1))
+            value, reward = torch.cat([self.number(critic.exp()), last]), self.number(reward[1:].softmax(-1))
+            discount = continues.squeeze(-1).sigmoid()  # gamma, and less where the episode may end
+            no_cut = torch.zeros_like(reward.t(), dtype=torch.bool)
+            parts = reward.t(), discount[1:].t(), value[1:].t()
+            returns = drl.losses.lambda_returns(*parts, no_cut, config.lambda_).t()
             of_states = returns.masked_fill(is_padding, torch.nan)
             scale = nets.returns.scale(self.context.group.gather(of_states))
-            advantage = (returns - value[:, :-1]) / scale
-            weight = discount.cumprod(1)[:, :-1]  # the probability that the imagined episode has not ended
-        pi = action_distribution(nets.actor(x[:, :-1]), self.spec.action)
+            advantage = (returns - value[:-1]) / scale
+            weight = discount.cumprod(0)[:-1]  # the probability that the imagined episode has not ended
+        pi = action_distribution(actor, self.spec.action)
         entropy = pi.entropy()
         actor_loss = -weight * (pi.log_prob(action) * advantage + config.entropy * entropy)
-        critic_loss = weight * self.critic_loss(nets, critic[:, :-1], x[:, :-1], returns)
+        critic_loss = weight * self.critic_loss(critic, slow[:-1], returns)
         entropy = entropy.detach().masked_fill(is_padding, torch.nan)
         metrics = {"return_scale": scale, "return": of_states.nanmean(), "entropy": entropy.nanmean()}
-        return {"actor": actor_loss.mean(1), "critic": critic_loss.mean(1)}, returns, metrics
+        return {"actor": actor_loss.mean(0), "critic": critic_loss.mean(0)}, returns, metrics
 
     def replay_value_loss(self, nets: Any, batch: drl.Batch, x: Tensor, boot: Tensor) -> Tensor:
         """Return the critic's loss `[B, T + 1]` at the states `x` before T steps; imagined returns `boot` bootstrap."""
         reward, discount, valid = batch["reward"], batch["discount"], batch["valid"]
         is_cut = nn.functional.pad(~valid[:, 1:], (0, 1), value=True)  # the next row is padding
         target = drl.losses.lambda_returns(reward, discount, boot, is_cut, self.config.lambda_)
-        loss = self.critic_loss(nets, nets.critic(x).log_softmax(-1), x, target)
+        loss = self.critic_loss(nets.critic(x).log_softmax(-1), nets.target.critic(x), target)
         return nn.functional.pad(torch.where(valid, loss, 0.0), (0, 1))
 
-    def critic_loss(self, nets: Any, critic: Tensor, x: Tensor, target: Tensor) -> Tensor:
-        with torch.no_grad():
-            slow = self.number(nets.target.critic(x).log_softmax(-1))
-        return self.number_loss(critic, target) + self.number_loss(critic, slow)
+    def critic_loss(self, critic: Tensor, slow: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of the log-probabilities `critic`, given the logits of the slow critic and the targets."""
+        return self.number_loss(critic, target) + self.number_loss(critic, self.number(slow.detach().softmax(-1)))
 
-    def number(self, log_probs: Tensor) -> Tensor:
-        return drl.losses.bins_mean(log_probs.exp(), self.bins)
+    def number(self, probs: Tensor) -> Tensor:
+        return drl.losses.bins_mean(probs, self.bins)
 
     def number_loss(self, log_probs: Tensor, target: Tensor) -> Tensor:
         """Return the cross-entropy with the two-hot vectors of the targets; NaN for a target that is not finite."""
