@@ -40,6 +40,8 @@ from drl_cli.losses.distributions import MultiCategorical as MultiCategorical
 from drl_cli.losses.distributions import TanhGaussian as TanhGaussian
 from drl_cli.losses.distributions import distribution as distribution
 from drl_cli.losses.policy import permitted as permitted
+from drl_cli.networks.acting import NUMPY_FORMS as _NUMPY_FORMS
+from drl_cli.networks.acting import network_class as _network_class
 from drl_cli.networks.config import NetworkConfig as NetworkConfig
 from drl_cli.networks.encoder import action_mask as action_mask
 from drl_cli.networks.encoder import encoder as encoder
@@ -68,7 +70,6 @@ from drl_cli.utils.run_clock import linear as linear
 
 Context = _context.AlgoContext
 losses = public
-_NETWORKS = ("MLP", "Critic", "Embedding", "Network", "Scalar", "Vector", "QNetwork", "ImplicitQNetwork")
 
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP as MLP
@@ -89,8 +90,6 @@ else:  # so that a type checker refuses a misspelt name
             from drl_cli.search import run
 
             return run
-        if name in _NETWORKS:
-            from drl_cli.networks import mlp_module, q_module
-
-            return getattr(q_module if "QNetwork" in name else mlp_module, name)
+        if name in _NUMPY_FORMS:
+            return _network_class(name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

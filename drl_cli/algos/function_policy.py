@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from drl_cli.algos.noise import Noise
-from drl_cli.algos.torch_policy import TorchPolicy
+from drl_cli.algos.torch_policy import RANDOM, RandomActions, TorchPolicy
 from drl_cli.losses.distributions import Distribution, TanhGaussian
+from drl_cli.networks.acting import NUMPY_FORMS
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.encoder import Encoder, memory_columns
+from drl_cli.networks.encoder import ActingEncoder, Encoder, memory_columns
 from drl_cli.optim.gradients import Nets
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, map_parts, num_rows, tree
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, num_rows, tree
+from drl_cli.utils.deferred import NotInNumpy, building
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.torch_ops import one_thread
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
-RATED = ("action", "reward", "discount")
-"""The columns of new transitions, besides observations, that `priorities` gets."""
+
+FORMS = (ActingEncoder, *NUMPY_FORMS.values())
+Acting = dict[str, Any]  # Any: objects of FORMS. A `type[Any]` is the class Algorithm of such a file
 
 
 def function_policy(algorithm: type[Any]) -> type[FunctionPolicy]:
@@ -42,12 +44,43 @@ def function_policy(algorithm: type[Any]) -> type[FunctionPolicy]:
     return type("Policy", (FunctionPolicy,), names)
 
 
+def first_exploration(kind: type[Any], config: Any) -> dict[str, Any]:  # Any: a class of policies
+    """Return the exploration values before the first parameters arrive: those of the file's function `explore`."""
+    explore = kind.algorithm.file.get("explore") if issubclass(kind, FunctionPolicy) else None
+    return {} if explore is None else explore(config)
+
+
+def in_torch(kind: type[Any]) -> type[Any]:  # Any: a class of policies
+    """Return the class of policies that act by their torch modules, also where these have numpy forms."""
+    if not issubclass(kind, FunctionPolicy):
+        return kind
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "may_use_numpy": False})
+
+
+def acting_parts(algorithm: type[Any], config: Any, network: NetworkConfig, spec: EnvSpec) -> Acting | None:
+    """Return the parts of the policy, which act in numpy, or None if one of them has no numpy form."""
+    parts = _in_numpy(algorithm, config, network, spec)
+    chosen = {name: parts[name] for name in algorithm.policy_parts} if parts else {}
+    is_whole = all(isinstance(p, FORMS) and getattr(p, "is_plain", True) for p in chosen.values())
+    return chosen if parts and is_whole else None
+
+
+def _in_numpy(algorithm: type[Any], config: Any, network: NetworkConfig, spec: EnvSpec) -> dict[str, Any]:
+    """Return the networks of the file, in numpy where they have numpy forms, or {} if that is not possible."""
+    try:
+        with building(in_numpy=True):
+            parts: dict[str, Any] = algorithm.file["networks"](config, network, spec)
+    except NotInNumpy:
+        return {}
+    return parts
+
+
 def has_memory(algorithm: type[Any], config: Any, network: NetworkConfig, spec: EnvSpec) -> bool:
     """Return whether the policy has a memory: `network.memory`, in an encoder that the policy calls."""
     if network.memory == "none":
         return False
-    parts = algorithm.file["networks"](config, network, spec)
-    return any(isinstance(parts[name], Encoder) for name in algorithm.policy_parts)
+    parts = _in_numpy(algorithm, config, network, spec) or algorithm.file["networks"](config, network, spec)
+    return any(isinstance(parts[name], ActingEncoder | Encoder) for name in algorithm.policy_parts)
 
 
 def with_options(policy: Callable[..., Any], config: Any, spec: EnvSpec) -> Callable[..., Any]:
@@ -67,23 +100,37 @@ class FunctionPolicy(TorchPolicy):
     - `noise(config, spec)` returns None, or the Noise with which actions are sampled.
     - `columns(config, network, spec)` returns the schema of the extra columns.
     - `priorities(config, nets, rows)` returns the initial priorities of new transitions, as `Policy.priorities` does.
+
+    If all networks have numpy forms (drl_cli.networks.acting), `policy` gets arrays. Torch is then only imported for a
+    torso or a memory. Otherwise, `policy` gets tensors.
     """
 
     algorithm: ClassVar[type[Any]]
-    drawn: Any = None
-    """What `noise` has drawn for the next call of `sample`: an array, a tensor, or Repeats."""
+    may_use_numpy: ClassVar[bool] = True
+    """Whether networks with a numpy form act in numpy."""
+    acting: Acting | None = None
+    encoder: ActingEncoder | None = None
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        self.function = with_options(self.algorithm.file["policy"], config, spec)
-        super().__init__(config, network, spec, seed)
-        self.prepare(config, network, spec)
-
-    def prepare(self, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
-        """Set what a policy needs besides networks."""
         file = self.algorithm.file
-        self.first: dict[str, Any] = file["explore"](config) if "explore" in file else {}
+        self.function, self.network = with_options(file["policy"], config, spec), network
+        self.first = first_exploration(type(self), config)
         self.noise: Noise | None = file["noise"](config, spec) if "noise" in file else None
-        self.memory_size = network.state_size if "state" in self.declared_columns else 0
+        self.last: PreviousStep | None = None
+        self.stored: Columns = {}  # the columns that the encoder returned with the last features
+        if self.may_use_numpy:
+            self.acting = acting_parts(self.algorithm, config, network, spec)
+        if self.acting is None:
+            super().__init__(config, network, spec, seed)
+            self.memory_size = network.state_size if "state" in self.declared_columns else 0
+            return
+        RandomActions.__init__(self, spec, seed)
+        self.config, self.declared_columns, self.memory = config, self.extra_columns(config, network, spec), None
+        self.nets = Nets(self.acting)
+        for name, part in self.acting.items():
+            if isinstance(part, ActingEncoder):
+                self.encoder = part  # without a torso and a memory, features are the flat observations
+                setattr(self.nets, name, part.inputs.array if part.torch_encoder is None else self._encode)
 
     @staticmethod
     def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> Mapping[str, nn.Module]:
@@ -95,18 +142,18 @@ class FunctionPolicy(TorchPolicy):
         self.nets, modules = Nets(parts), dict[str, Any]()
         for name, part in parts.items():
             if isinstance(part, Encoder):
-                setattr(self.nets, name, partial(self._encode, part))
+                setattr(self.nets, name, partial(self._encode_in_torch, part))
             modules |= {name: part} if isinstance(part, torch.nn.Module) else part.parts
         return modules
 
     def distribution(self, obs: Any, last: PreviousStep | None, **more: Any) -> tuple[Distribution, dict[str, Any]]:
-        result = self.function(self.nets, obs, {**self.first, **self.exploration, **more})
+        values = {**self.first, **self.exploration, **more} if self.first or self.exploration else more
+        result = self.function(self.nets, obs, values)
         return result if isinstance(result, tuple) else (result, {})
 
     def sample(self, obs: Any, last: PreviousStep | None) -> tuple[Any, dict[str, Any]]:
         distribution, columns = self.distribution(obs, last, rng=self.rng)
-        random = self.rng if self.noise is None else self.drawn
-        random = torch.from_numpy(random) if isinstance(random, np.ndarray) else random
+        random = self.rng if self.noise is None else self.noise.draw(num_rows(obs), self.last, self.rng)
         if "log_prob" not in self.declared_columns:
             return distribution.sample(random), columns
         if type(distribution) is TanhGaussian:  # of the rounded action (tanh may give 1), which the trainer sees
@@ -119,9 +166,11 @@ class FunctionPolicy(TorchPolicy):
         return self.distribution(obs, last)[1]  # also makes a step of the memory
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        if self.noise is not None:
-            self.drawn = self.noise.draw(num_rows(obs), last, self.rng)
-        return super().act(obs, last)
+        if self.acting is None or RANDOM in self.declared_columns:
+            return super().act(obs, last)
+        self.last = last
+        action, columns = self.sample(obs, last)
+        return {"action": action, **columns, **self.stored}
 
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         action = super().greedy(obs, last)
@@ -130,31 +179,51 @@ class FunctionPolicy(TorchPolicy):
     def rated(self, rows: Columns) -> Array:
         """Return what the file's function `priorities` returns: it is the method `priorities` of such a file."""
         trees = {name: tree(rows, name) for name in ("obs", "next_obs")}
-        given = {name: rows[name] for name in RATED}
-        return self._run_rating({**trees, **given})
-
-    def _run_rating(self, rows: Mapping[str, Any]) -> Array:
-        with torch.no_grad(), one_thread():
-            tensors = {name: map_parts(torch.from_numpy, part) for name, part in rows.items()}
-            priorities: Array = self._rating(tensors).numpy()
+        priorities: Array = self.algorithm.file["priorities"](self.config, self.nets, {**rows, **trees})
         return priorities
 
-    def _rating(self, rows: Mapping[str, Any]) -> Tensor:
-        priorities: Tensor = self.algorithm.file["priorities"](self.config, self.nets, rows)
-        return priorities
+    def load(self, params: Array) -> None:
+        if self.acting is None:
+            super().load(params)
+            return
+        rest = params
+        for part in self.acting.values():
+            rest = part.load(rest)
+        if len(rest):
+            needed = len(params) - len(rest)
+            raise ValueError(f"parameter vector has shape {params.shape}, the network needs ({needed},)")
 
-    def _encode(self, encoder: Encoder, obs: Any) -> Any:  # Any: tensors
+    def _run(self, method: str, obs: Obs, last: PreviousStep | None) -> Columns:
+        self.last = last
+        if self.acting is None:
+            return super()._run(method, obs, last)
+        columns: Columns = getattr(self, f"_{method}_columns")(obs, last)
+        return columns if method == "greedy" else {**columns, **self.stored}
+
+    def _encode_in_torch(self, encoder: Encoder, obs: Any) -> Any:  # Any: tensors
         x = encoder.features(obs)
         if encoder.memory is not None:
             assert self.memory is not None  # TorchPolicy sets it before each step
             x, self.memory = encoder.memory.step(x, self.memory)
         return x
 
+    def _encode(self, obs: Obs) -> Array:
+        assert self.encoder is not None
+        features, self.stored = self.encoder(obs, self.last)
+        return features
+
     def state(self) -> State:
-        state = super().state()
+        state = RandomActions.state(self) if self.acting is not None else super().state()
+        if self.encoder is not None and self.encoder.states is not None:
+            state["memory"] = self.encoder.states.copy()
         return state if self.noise is None else {**state, "noise": self.noise.parts.copy()}
 
     def load_state(self, state: State) -> None:
         if self.noise is not None and "noise" in state:  # not if the run began with another kind of noise
             self.noise.parts = state["noise"].copy()
-        super().load_state(state)
+        if self.acting is None:
+            super().load_state(state)
+            return
+        RandomActions.load_state(self, state)
+        if self.encoder is not None:
+            self.encoder.states = state["memory"].copy() if "memory" in state else None

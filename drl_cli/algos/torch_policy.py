@@ -76,7 +76,7 @@ class TorchPolicy(RandomActions):
         self.modules = self._made(config, network, spec)
         self.params = Params(Context(torch.device("cpu")), **self.modules)
         self.declared_columns = self.extra_columns(config, network, spec)
-        self.memory: Any = None  # Any: a tensor, or an array after `load_state`
+        self.memory: Tensor | None = None
         for module in self.modules.values():
             module.eval()
 
@@ -181,12 +181,12 @@ class TorchPolicy(RandomActions):
     def state(self) -> State:
         state = super().state()
         if self.memory is not None:
-            state["memory"] = np.array(self.memory)
+            state["memory"] = self.memory.numpy().copy()
         return state
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.memory = state["memory"].copy() if "memory" in state else None
+        self.memory = torch.from_numpy(state["memory"].copy()) if "memory" in state else None
 
     def _run(self, method: str, obs: Obs, last: PreviousStep | None) -> Columns:
         """Return the columns that a method, such as `_act_columns` of the method "act", computes from tensors.

@@ -89,7 +89,6 @@ def main(words: list[str]) -> int:
 
 def rates(config: Config, spec: EnvSpec) -> tuple[float, float]:
     """Return the environment steps/s of all workers, and the updates/s of the trainer without compilation."""
-    from drl_cli.runtime.place.handles import LocalRef
     from drl_cli.runtime.roles.normalization import numpy_program
     from drl_cli.runtime.roles.worker import Worker
     from drl_cli.runtime.trial_update import lone_trainer, random_batch, single_trainer
@@ -101,7 +100,7 @@ def rates(config: Config, spec: EnvSpec) -> tuple[float, float]:
         config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, compile="replay"))
     trainer = lone_trainer(config, spec, config.trainer.num_threads)
     params_header, params = trainer.publish(0, 0)
-    with closing(Worker(config, spec, 0, 0, (LocalRef(numpy_program(config, spec)),))) as worker:
+    with closing(Worker(config, spec, 0, 0, numpy_program(config, spec)[0])) as worker:
         worker.collect(params_header, params)
         calls = per_s(lambda: worker.collect(params_header))
     batch = random_batch(single_trainer(config, 1), spec, params)

@@ -8,9 +8,9 @@ import numpy as np
 
 from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.algos.torch_policy import TorchPolicy, random_actions
-from drl_cli.convert.program import RATING, Program, inputs, numpy_policy, row_inputs
+from drl_cli.convert.program import Program, inputs, numpy_policy
 from drl_cli.convert.rules import RESHAPES
-from drl_cli.convert.source import used_inputs, write
+from drl_cli.convert.source import write
 from drl_cli.convert.trace import Draws, NotConverted, Trace, merged, needed, record, without_reshapes, without_writes
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import MASK, Array, Columns, EnvSpec, Obs, PreviousStep, map_parts, random_obs
@@ -36,16 +36,13 @@ def convert(
     spec: EnvSpec,
     exploration: Sequence[str] = (),
     refused: Collection[str] = (),
-    rates: bool = False,
 ) -> Program:
     """Return the program of the policies of a class. Raise NotConverted, with the reason, if there is none.
 
     `exploration` has the names of the exploration values of a class with its own methods. A program does not depend on
-    them. Those of a file's function `explore` are inputs. `refused` names operations that are to stay in torch. With
-    `rates`, the program also computes the initial priorities of transitions.
+    them. Those of a file's function `explore` are inputs. `refused` names operations that are to stay in torch.
     """
-    is_file = issubclass(kind, FunctionPolicy)
-    if own := defined(kind) - {*OWN} - {"priorities" if is_file else ""}:
+    if own := defined(kind) - {*OWN}:
         raise NotConverted(f"it defines {', '.join(sorted(own))}")
 
     def make(seed: int, of: type[TorchPolicy] = kind) -> TorchPolicy:
@@ -54,34 +51,28 @@ def convert(
         policy.load(
             vector * rng.uniform(0.9, 1.1, size).astype(np.float32) + rng.uniform(0, 0.02, size).astype(np.float32)
         )
-        policy.explore({name: rng.uniform(0.2, 0.8) for name in names})
+        policy.explore({name: rng.uniform(0.2, 0.8) for name in (*exploration, *given)})
         return policy
 
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(0)
         first = kind(config, network, spec, 0)
-        names = [*first.first] if isinstance(first, FunctionPolicy) else exploration
-        given = names if is_file else ()
+        given = [*first.first] if isinstance(first, FunctionPolicy) else []
         vector = first.params.vector(list(first.modules))
         size = vector.shape
         methods = ["greedy"] + ["act"] * first.is_stochastic
         if first.declared_columns or first.memory_size:
             methods = ["greedy", "act", "random"]
         sources, constants, columns = list[str](), list[Array](), dict[str, list[str]]()
-        used = dict[str, tuple[str, ...]]()
-        for method in [*methods, RATING] if rates else methods:
-            if method == RATING:
-                trace = general(*(traced_rating(make(rows), spec, rows) for rows in ROWS))
-            else:
-                trace = general(*(traced(make(rows), method, spec, rows, given) for rows in ROWS))
+        for method in methods:
+            trace = general(*(traced(make(rows), method, spec, rows, given) for rows in ROWS))
             if slow := {call.op for call in trace.calls}.intersection(refused):
                 raise NotConverted(f"aten.{slow.pop()} is faster in torch")
-            used[method] = (*used_inputs(trace),)
-            sources.append(write(method, trace, constants, used[method]))
+            sources.append(write(method, trace, constants))
             columns[method] = [*trace.outputs]
-        program = Program("\n\n".join(sources), constants, len(vector), columns, used)
+        program = Program("\n\n".join(sources), constants, len(vector), columns, given)
         for rows in CHECKED_ROWS:
-            compare(make(rows), make(rows, numpy_policy(kind, program)), spec, rows, rates)
+            compare(make(rows), make(rows, numpy_policy(kind, program)), spec, rows)
     return program
 
 
@@ -109,10 +100,6 @@ def traced(policy: TorchPolicy, method: str, spec: EnvSpec, rows: int, explorati
 
     explored = {name: torch.tensor(policy.exploration[name], dtype=torch.float64) for name in exploration}
     policy.explore({**policy.exploration, **explored})
-    noise = None
-    if isinstance(policy, FunctionPolicy) and policy.noise is not None:
-        noise = policy.noise.draw(rows, None, rng)
-        policy.drawn = noise = torch.from_numpy(noise) if isinstance(noise, np.ndarray) else noise
 
     def compute() -> dict[str, Any]:  # Any: tensors
         if policy.memory_size:
@@ -122,32 +109,11 @@ def traced(policy: TorchPolicy, method: str, spec: EnvSpec, rows: int, explorati
 
     with torch.no_grad():
         compute()  # modules may prepare views of their parameters in the first call
-    named = inputs(tensors, previous, memory, noise, explored)
-    named = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+    named = inputs(tensors, previous, memory, explored)
     return record(compute, named, [*policy.params._pieces([*policy.modules])], draws)
 
 
-def traced_rating(policy: Any, spec: EnvSpec, rows: int) -> Trace:
-    """Return the trace of the policy's priorities of random transitions."""
-    given = {name: map_parts(torch.from_numpy, part) for name, part in transitions(spec, rows).items()}
-    policy.rng = draws = Draws(np.random.PCG64(rows))
-
-    def compute() -> dict[str, Any]:  # Any: tensors
-        return {RATING: policy._rating(given)}
-
-    with torch.no_grad():
-        compute()  # see `traced`
-    return record(compute, row_inputs(given), [*policy.params._pieces([*policy.modules])], draws)
-
-
-def transitions(spec: EnvSpec, rows: int) -> dict[str, Any]:  # Any: arrays, and trees of arrays
-    rng = np.random.default_rng(rows)
-    (obs, last), (next_obs, _) = (example(spec, rows, rng) for _ in range(2))
-    columns = {"action": last.action, "reward": last.reward, "discount": rng.random(rows, np.float32)}
-    return {"obs": obs, "next_obs": next_obs, **columns}
-
-
-def compare(policy: TorchPolicy, converted: TorchPolicy, spec: EnvSpec, rows: int, rates: bool = False) -> None:
+def compare(policy: TorchPolicy, converted: TorchPolicy, spec: EnvSpec, rows: int) -> None:
     """Raise NotConverted if the results of two policies differ over a few steps."""
     rng, last = np.random.default_rng(rows), PreviousStep.none(spec, rows)
     for _ in range(3):
@@ -156,8 +122,6 @@ def compare(policy: TorchPolicy, converted: TorchPolicy, spec: EnvSpec, rows: in
             results = [getattr(each, method)(obs, last) for each in (policy, converted)]
             same(*({"action": each} if method == "greedy" else each for each in results))
         last = next_last
-    if rates:
-        same(*({RATING: each._run_rating(transitions(spec, rows))} for each in (policy, converted)))  # type: ignore[attr-defined]
 
 
 def same(expected: Columns, found: Columns) -> None:

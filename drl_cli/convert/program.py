@@ -6,16 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.function_policy import FunctionPolicy
+from drl_cli.algos.function_policy import FunctionPolicy, first_exploration
 from drl_cli.algos.torch_policy import RandomActions, TorchPolicy
-from drl_cli.losses.either import choices
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, num_rows
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State, num_rows
 
 Function = Callable[..., tuple[Array, ...]]
-RATING = "priorities"
-"""The name of the function of a program that rates new transitions."""
-ONLY_OBS = ("obs",)
 
 
 @dataclass(frozen=True)
@@ -24,47 +20,38 @@ class Program:
 
     `columns` has the names of the columns that each function returns. For each function NAME, `source` defines
     `load_NAME(v, c)`, which computes what depends only on the parameter vector `v` `[size]` and on `constants`, and
-    `NAME(w, rng, ...)` of this result, of a random generator and of the inputs in `inputs`.
+    `NAME(w, rng, ...)` of this result, of a random generator and of the inputs. The inputs end with the exploration
+    values that `exploration` names.
     """
 
     source: str
     constants: Sequence[Array]
     size: int
     columns: Mapping[str, Sequence[str]]
-    inputs: Mapping[str, Sequence[str]]
+    exploration: Sequence[str] = ()
 
 
 def inputs(
-    obs: Any, last: PreviousStep | None, memory: Any, noise: Any, exploration: Mapping[str, Any]
+    obs: Any, last: PreviousStep | None, memory: Any, exploration: Mapping[str, Any]
 ) -> dict[str, Any]:  # Any: arrays or tensors
+    parts = {f"obs{i}": obs[path] for i, path in enumerate(sorted(obs))} if isinstance(obs, Mapping) else {"obs": obs}
     explored = {f"explore_{name}": value for name, value in exploration.items()}
-    previous = {} if last is None else {f"last_{name}": value for name, value in last._asdict().items()}
-    return {**parts("obs", obs), **previous, "memory": memory, "noise": noise, **explored}
-
-
-def row_inputs(rows: Mapping[str, Any]) -> dict[str, Any]:  # Any: arrays or tensors
-    return {name: part for key, value in rows.items() for name, part in parts(key, value).items()}
-
-
-def parts(name: str, value: Any) -> dict[str, Any]:  # Any: an array or a tensor, or a mapping of these
-    if not isinstance(value, Mapping):
-        return {name: value}
-    return {f"{name}{i}": value[path] for i, path in enumerate(sorted(value))}
+    previous = dict.fromkeys(PreviousStep._fields) if last is None else last._asdict()
+    return {**parts, **{f"last_{name}": value for name, value in previous.items()}, "memory": memory, **explored}
 
 
 class NumpyPolicy(TorchPolicy):
     """A base class that `numpy_policy` puts before a user's class: it runs a program instead of the torch modules."""
 
     program: Program
-    drawn: Any = None  # see FunctionPolicy
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         RandomActions.__init__(self, spec, seed)
         self.config, self.declared_columns = config, self.extra_columns(config, network, spec)
         self.memory = None
-        if isinstance(self, FunctionPolicy):
-            self.prepare(config, network, spec)
-        self.explore({})
+        if issubclass(type(self), FunctionPolicy):
+            self.memory_size = network.state_size if "state" in self.declared_columns else 0
+        self.first = first_exploration(type(self), config)
         names: dict[str, Any] = {"np": np, **KERNELS}  # Any: numpy and functions
         exec(compile(self.program.source, "<policy>", "exec"), names)
         self._names, self._weights = names, dict[str, Any]()
@@ -76,33 +63,25 @@ class NumpyPolicy(TorchPolicy):
             name: self._names[f"load_{name}"](params, self.program.constants) for name in self.program.columns
         }
 
-    def explore(self, values: Mapping[str, Any]) -> None:  # Any: a float, or an array
-        super().explore(values)
-        first = self.first if isinstance(self, FunctionPolicy) else {}
-        self.explore_inputs = {f"explore_{name}": value for name, value in {**first, **values}.items()}
+    def state(self) -> State:
+        return {**RandomActions.state(self), **({} if self.memory is None else {"memory": np.asarray(self.memory)})}
+
+    def load_state(self, state: State) -> None:
+        RandomActions.load_state(self, state)
+        self.memory = state.get("memory")  # type: ignore[assignment]  # an array here
 
     def _run(self, method: str, obs: Obs, last: PreviousStep | None) -> Columns:
         if self.memory_size:
             assert last is not None, "a policy with memory needs the previous step"
-            self.memory = self._memory_of(num_rows(obs), last)
-        names = self.program.inputs[method]
-        if names == ONLY_OBS:
-            results = self._names[method](self._weights[method], self.rng, obs)
-        else:
-            given = {"obs": obs, "noise": self.drawn, **self.explore_inputs}
-            if not given.keys() >= {*names}:
-                given |= inputs(obs, last, self.memory, self.drawn, {})
-            results = self._names[method](self._weights[method], self.rng, *[given[name] for name in names])
+            self.memory = self._memory_of(num_rows(obs), last)  # type: ignore[assignment]  # an array here
+        values = {**self.first, **self.exploration}
+        explored = {name: values[name] for name in self.program.exploration}
+        given = inputs(obs, last, self.memory, explored).values()
+        results = self._names[method](self._weights[method], self.rng, *given)
         columns = dict(zip(self.program.columns[method], results, strict=True))
         if self.memory_size:
             self.memory = columns.pop("memory")
         return columns
-
-    def _run_rating(self, rows: Mapping[str, Any]) -> Array:
-        given, name = row_inputs(rows), RATING
-        values = [given[each] for each in self.program.inputs[name]]
-        priorities: Array = self._names[name](self._weights[name], self.rng, *values)[0]
-        return priorities
 
 
 def numpy_policy(policy: type[TorchPolicy], program: Program) -> type[NumpyPolicy]:
@@ -114,7 +93,8 @@ def layer_norm(x: Array, size: Sequence[int], weight: Array | None, bias: Array 
     """Normalise the last axes, whose shape is `size`, to mean 0 and variance 1; then multiply and add."""
     axes = tuple(range(-len(size), 0))
     x = x - x.mean(axes, keepdims=True)
-    x *= (1.0 if weight is None else weight) / np.sqrt(np.square(x).mean(axes, keepdims=True) + np.float32(eps))
+    scale = 1.0 / np.sqrt(np.square(x).mean(axes, keepdims=True) + np.float32(eps))
+    x *= scale if weight is None else weight * scale
     if bias is not None:
         x += bias
     return x
@@ -127,7 +107,9 @@ def softmax(x: Array, dim: int) -> Array:
 
 
 def log_softmax(x: Array, dim: int) -> Array:
-    return x - np.logaddexp.reduce(x, dim, keepdims=True)  # log(sum(exp(x)))
+    x = x - x.max(dim, keepdims=True)
+    x -= np.log(np.exp(x).sum(dim, keepdims=True))
+    return x
 
 
 def sigmoid(x: Array) -> Array:
@@ -142,27 +124,10 @@ def softplus(x: Array, beta: float, threshold: float) -> Array:
     return np.where(beta * x > threshold, x, np.logaddexp(beta * x, np.float32(0.0)) / beta)
 
 
-def gather(x: Array, dim: int, index: Array) -> Array:
-    """Return the values of `x` at `index` along the axis `dim`."""
-    if x.ndim == 2 and dim in (1, -1):  # quicker
-        return x[np.arange(len(index))[:, None], index]
-    values: Array = np.take_along_axis(x, index, dim)
-    return values
-
-
 def scattered(x: Array, dim: int, index: Array, source: Array | float) -> Array:
     """Return a copy of `x` with the values `source` at `index` along the axis `dim`."""
     x = x.copy()
     np.put_along_axis(x, index, source, dim)
-    return x
-
-
-def scatter_add(x: Array, dim: int, index: Array, source: Array) -> Array:
-    """Return a copy of `x` to which the values of `source` at `index` along the axis `dim` are added."""
-    at: list[Any] = [*np.indices(index.shape, sparse=True)]  # Any: arrays of indices
-    x = x.copy()
-    at[dim] = index
-    np.add.at(x, tuple(at), source[tuple(map(slice, index.shape))])
     return x
 
 
@@ -195,19 +160,5 @@ def clamp(x: Array, low: Array | float | None, high: Array | float | None) -> Ar
 
 KERNELS = {
     f.__name__: f
-    for f in (
-        layer_norm,
-        softmax,
-        log_softmax,
-        sigmoid,
-        elu,
-        softplus,
-        gather,
-        scattered,
-        scatter_add,
-        convolution,
-        max_pool,
-        clamp,
-        choices,
-    )
+    for f in (layer_norm, softmax, log_softmax, sigmoid, elu, softplus, scattered, convolution, max_pool, clamp)
 }

@@ -115,8 +115,7 @@ _REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "any"
 _REDUCTIONS |= {"argmax": "argmax", "argmin": "argmin"}
 
 FRESH: Mapping[str, Rule] = {
-    "mm": "{self}.dot({mat2})",  # for few rows, quicker than @
-    "bmm": "{self} @ {mat2}",
+    **dict.fromkeys(("mm", "bmm"), "{self} @ {mat2}"),
     "mv": "{self} @ {vec}",
     "elu": "elu({self}, {alpha})",
     "sigmoid": "sigmoid({self})",
@@ -144,12 +143,10 @@ FRESH: Mapping[str, Rule] = {
     "cumsum": "{self}.cumsum({dim})",
     "cat": "np.concatenate({tensors}, {dim})",
     "stack": "np.stack({tensors}, {dim})",
-    "gather": "gather({self}, {dim}, {index})",
+    "gather": "np.take_along_axis({self}, {index}, {dim})",
     "index_select": "np.take({self}, {index}, {dim})",
     "embedding": "{weight}[{indices}]",
     "scatter": "scattered({self}, {dim}, {index}, {value})",
-    "scatter_add": "scatter_add({self}, {dim}, {index}, {src})",
-    "nan_to_num": "np.nan_to_num({self})",
     "copy": "np.broadcast_to({src}, {out}).astype({dtype})",
     "clone": "{self}.copy()",
     "_to_copy": "{self}.astype({dtype})",

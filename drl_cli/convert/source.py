@@ -16,21 +16,12 @@ CASTS = (*UFUNCS, "pow", "mean")
 ALL: Mapping[str, Rule] = {**UFUNCS, **VIEWS, **FRESH}
 
 
-def write(name: str, trace: Trace, constants: list[Array], inputs: Sequence[str] | None = None) -> str:
+def write(name: str, trace: Trace, constants: list[Array]) -> str:
     """Return the source of the functions. Add the arrays that `load_NAME` needs besides the parameters to `constants`.
 
-    `NAME` gets the inputs with these names, by default all. The first has the number of rows. Raise NotConverted, with
-    the name of the operation, if an operation has no numpy form.
+    Raise NotConverted, with the name of the operation, if an operation has no numpy form.
     """
-    every = [fact.name for fact in trace.facts if fact.kind == "input"]
-    return _Writer(_without_sums(trace), constants).source(name, every if inputs is None else inputs)
-
-
-def used_inputs(trace: Trace) -> list[str]:
-    """Return the names of the first input and of the inputs that a trace uses."""
-    used = {*values([call.args for call in trace.calls]), *trace.outputs.values()}
-    inputs = [(Value(i), fact.name) for i, fact in enumerate(trace.facts) if fact.kind == "input"]
-    return [name for value, name in inputs if value in used or value == inputs[0][0]]
+    return _Writer(_without_sums(trace), constants).source(name)
 
 
 class _Writer:
@@ -48,10 +39,11 @@ class _Writer:
         self.used = {*values([call.args for call in trace.calls]), *trace.outputs.values()}
         self.last_use = self._last_uses()
 
-    def source(self, name: str, inputs: Sequence[str]) -> str:
+    def source(self, name: str) -> str:
         for i, call in enumerate(self.trace.calls):
             self._write(i, call)
         outputs = [self._output(value) for value in self.trace.outputs.values()]
+        inputs = [fact.name for fact in self.facts if fact.kind == "input"]
         names = _joined(self.loaded)
         head = [f"    {names} = w"] if self.loaded else []
         if any(_mentions(line, "n") for line in (*self.run, *outputs)):
@@ -77,10 +69,7 @@ class _Writer:
     def _write(self, i: int, call: Call) -> None:
         if call.is_draw:
             args = [text if name.isdigit() else f"{name}={text}" for name, text in self._texts(call, False).items()]
-            text = f"{call.op}({', '.join(args)})"
-            if call.op == "rng.integers" and len(args) == 2 and args[1] == "size=n":
-                text = f"choices(rng, {args[0]}, n)"  # quicker for one row
-            self._assign(call.results[0], text, False)
+            self._assign(call.results[0], f"{call.op}({', '.join(args)})", False)
             return
         rule = ALL.get(call.op)
         if rule is None:

@@ -11,7 +11,7 @@ from drl_cli.config.config import Config
 from drl_cli.deploy.standalone import Caller, from_zero, some_allowed
 from drl_cli.envs.config import SPACES_ONLY
 from drl_cli.envs.units import Units
-from drl_cli.runtime.roles.normalization import make_policy, numpy_program
+from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import MASK, Array, EnvSpec, PreviousStep, leaves
 
 
@@ -29,7 +29,6 @@ class TrainedPolicy(Caller):
         self.run, self.checkpoint = checkpoint.parents[1], checkpoint
         self.env = config.env.for_evaluation(config.manage.env_kwargs)
         self.units = Units(self.env, spec)
-        self.program, _ = numpy_program(config, spec)  # as in the run, so that actions are equal
         self.policy = self.fresh()
         size = config.network.state_size or getattr(self.policy, "memory_size", 0)
         super().__init__(self.units.signature() | {"state": {"size": size} if size else None, "values": None})
@@ -50,9 +49,9 @@ class TrainedPolicy(Caller):
     def fresh(self, in_torch: bool = False) -> Policy:
         """Return a new policy of the algorithm with the same parameters. Raise ValueError if they do not fit.
 
-        With `in_torch`, it acts by its torch modules, also if there is a numpy program.
+        With `in_torch`, it acts by torch modules, also if there is a numpy form.
         """
-        policy = make_policy(self.config, self.spec, 0, None if in_torch else self.program)
+        policy = make_policy(self.config, self.spec, 0, in_torch=in_torch)
         policy.load(self.params)
         return policy
 

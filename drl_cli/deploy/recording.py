@@ -54,7 +54,7 @@ def run_policy(trained: TrainedPolicy, kind: str, seed: int, done: int = 0) -> A
         return trained.policy.greedy
     if done:
         (seed,) = integers(seed, "record", 1, incarnation=1 + done)
-    policy = make_policy(trained.config, trained.spec, seed, trained.program)
+    policy = make_policy(trained.config, trained.spec, seed)
     policy.load(trained.params)
     policy.explore(trained.manifest["exploration"])
     return lambda obs, last: policy.act(obs, last)["action"]

@@ -32,6 +32,18 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
     return projected + 0.0 * reward.unsqueeze(-1)  # adds 0, or NaN if the reward is not finite
 
 
+def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, rescale: float = 0) -> Array:
+    """Return what `project` returns for the same arguments, computed with numpy: `[B, K]`."""
+    gap = (support[-1] - support[0]) / (len(support) - 1)
+    target = backed_up(reward[:, None], discount[:, None], support, rescale)
+    clipped = np.clip(target, support[0], support[-1])
+    distance = np.abs(clipped[:, :, None] - support) / gap  # 1 for neighbours on the support, [B, K targets, K values]
+    shares = np.clip(1.0 - distance, 0.0, 1.0)  # linear interpolation: 0 except for a target's two neighbours
+    projected: Array = (probs[:, :, None] * shares).sum(1)
+    projected[~np.isfinite(reward)] = np.nan
+    return projected
+
+
 def hl_gauss(target: Tensor, support: Tensor, width: float = 0.75) -> Tensor:
     """Return a normal distribution around each target, as probabilities of the support's values: `[B, K]`.
 
@@ -146,3 +158,11 @@ def distorted_fraction(fraction: Array, risk: str, level: float) -> Array:
         distorted: Array = fraction**power if level >= 0 else 1.0 - (1.0 - fraction) ** power
         return distorted
     return fraction
+
+
+def softmax(logits: Any) -> Any:  # Any: numpy or torch
+    """Return the softmax over the last axis, in the shape of `logits`."""
+    if not isinstance(logits, np.ndarray):
+        return logits.softmax(-1)
+    powers = np.exp(logits - logits.max(-1, keepdims=True))  # the difference avoids an overflow
+    return powers / powers.sum(-1, keepdims=True)

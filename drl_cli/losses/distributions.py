@@ -347,11 +347,9 @@ class EpsilonGreedy(Distribution):
         rows, actions = self.values.shape
         is_random, chosen = self._like(rng.random(rows)) < self._like(self.epsilon), self.values.argmax(-1)
         temperature = self._like(self.temperature)
-        if hasattr(temperature, "shape") or temperature:
-            # a temperature for each row, or one for all rows; with 1e-20, the actions are those with the largest value
-            temperature = temperature.clip(1e-20) if hasattr(temperature, "shape") else temperature
-            logits = (self.values.T / temperature).T
-            chosen = Categorical(logits).sample(rng)
+        has_ladder = getattr(temperature, "shape", ()) != ()  # one temperature for each row; all or none are 0
+        if temperature.all() if has_ladder else temperature:
+            chosen = Categorical(self.values / (temperature[:, None] if has_ladder else temperature)).sample(rng)
         if self.mask is None:
             drawn = self._like(choices(rng, actions, rows))
         else:

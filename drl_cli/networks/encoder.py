@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.inputs import Inputs
-from drl_cli.networks.torsos import make_torso
-from drl_cli.types import MASK, Column, EnvSpec, Schema, map_parts
+from drl_cli.networks.torsos import make_torso, torso_name
+from drl_cli.optim.context import Context
+from drl_cli.optim.params import Params
+from drl_cli.types import MASK, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema, map_parts
 from drl_cli.utils.deferred import present
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.torch_ops import one_thread
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -223,6 +228,59 @@ def at_steps(column: Any, sequence: Tensor, step: Tensor) -> Any:  # Any: a tens
     return map_parts(lambda x: x[sequence, step], column)
 
 
+class ActingEncoder:
+    """A policy's encoder, with numpy inputs and outputs. It runs a torso or a memory in torch, on one thread.
+
+    `size` is the number of features. `torch_encoder` is the encoder in torch, or None if observations are only
+    flattened. `states` `[E, state_size]` has the recurrent states of E environments, or is None before the first step.
+    """
+
+    def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
+        self.inputs = Inputs(spec.obs)
+        self.params: Params | None = None
+        self.size = self.inputs.size
+        self.states: Array | None = None
+        self.torch_encoder: Encoder | None = None
+        if network.memory != "none" or torso_name(network, spec) is not None:
+            any_seed = torch.Generator().manual_seed(0)  # `load` replaces the initial weights
+            self.torch_encoder = Encoder.build(network, spec, any_seed)
+            self.size = self.torch_encoder.size
+            self.params = Params(Context(torch.device("cpu")), **self.torch_encoder.parts)
+            for module in self.torch_encoder.parts.values():
+                module.eval()
+
+    def load(self, params: Array) -> Array:
+        """Load the encoder's parameters and buffers, the first values of `params` `[size]`; return the other values."""
+        if self.params is None:
+            return params
+        names = list(self.params.slices)
+        num_own = len(self.params.vector(names))
+        self.params.load_vector(names, params[:num_own])
+        return params[num_own:]
+
+    def __call__(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
+        """Return the features `[E, size]` of observations `[E, ...]`, and the columns that `memory_columns` lists.
+
+        `last` describes the previous step. The recurrent state is set to 0 in environments where `last.begins` `[E]` is
+        True, because an episode begins there. The number of environments may change only when all begin an episode.
+        """
+        if self.torch_encoder is None:
+            return self.inputs.array(obs), {}
+        with torch.no_grad(), one_thread():
+            x = self.torch_encoder.features(map_parts(torch.from_numpy, obs))
+            memory = self.torch_encoder.memory
+            if memory is None:
+                return x.numpy(), {}
+            assert last is not None, "a policy with memory needs the previous step"
+            has_other_environments = self.states is not None and len(self.states) != len(x)
+            if self.states is None or (has_other_environments and last.begins.all()):
+                self.states = np.zeros((len(x), memory.state_size), np.float32)
+            before = np.where(last.begins[:, None], np.float32(0), self.states)
+            out, after = memory.step(x, torch.from_numpy(before))
+            self.states = after.numpy()
+            return out.numpy(), {"state": before}
+
+
 def encoder(network: NetworkConfig, spec: EnvSpec) -> Encoder:
     """Return the part `encoder` of an algorithm's networks: a torso for the observations, and `network.memory`.
 
@@ -230,6 +288,8 @@ def encoder(network: NetworkConfig, spec: EnvSpec) -> Encoder:
     flattened. `size` is the number of features. In `Params`, it is the parts `torso` and `memory`, if it has them.
     Raise Refused if `network.torso` does not fit the observations.
     """
+    if present.in_numpy:
+        return ActingEncoder(network, spec)  # type: ignore[return-value]  # `networks` only reads its size
     return Encoder.build(network, spec, present.encoder or torch.default_generator)
 
 

@@ -1,6 +1,6 @@
 """Multi-layer perceptrons with all weights in one flat vector.
 
-Each layer has a weight `[in, out]`
+Trainers (torch) and workers (numpy, no torch) use the same layout of the vector. Each layer has a weight `[in, out]`
 and a bias `[out]`. With layer norm (Ba et al. 2016, arXiv 1607.06450), the norm's gain `[out]` and bias `[out]` follow
 those of each hidden layer. The parameters of the networks of an ensemble follow one another.
 """
@@ -45,6 +45,41 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
         raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
+
+
+def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
+    """Return the outputs `[B, out]` of an MLP for the inputs `x` `[B, in]`.
+
+    `params` has the arrays with the shapes of `mlp_shapes`. The outputs equal those of `FlatMLP.forward` up to float32
+    rounding.
+    """
+    has_norm = len(params) > 2 and params[2].ndim == 1  # without norm, the third array is the next layer's weight
+    arrays_per_layer = 4 if has_norm else 2
+    last_layer = len(params) - 2
+    for i in range(0, len(params), arrays_per_layer):
+        x = x.dot(params[i])  # for few rows, twice as fast as @
+        x += params[i + 1]
+        if i < last_layer:
+            if has_norm:
+                x = norm_numpy(x, params[i + 2])
+                x += params[i + 3]
+            x = activate_numpy(x, activation)
+    return x
+
+
+def norm_numpy(x: Array, gain: Array | float = 1.0) -> Array:
+    """Normalise each row of `x` `[B, n]` in place to mean 0 and variance 1, multiply it by `gain` `[n]`, return `x`."""
+    x -= x.mean(1, keepdims=True)
+    x *= gain / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
+    return x
+
+
+def activate_numpy(x: Array, activation: str) -> Array:
+    """Return an activation ("relu", "tanh" or "elu") of `x`. For relu and tanh, `x` itself is changed and returned."""
+    if activation == "elu":
+        return np.where(x > 0, x, np.expm1(np.minimum(x, 0.0)))
+    out: Array = np.maximum(x, 0.0, out=x) if activation == "relu" else np.tanh(x, out=x)
+    return out
 
 
 class FlatMLP:

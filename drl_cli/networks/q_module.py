@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -37,32 +37,17 @@ class QLayers(MLP):
         self.flat.register_hook(self._keep_zeros_)  # type: ignore[no-untyped-call]  # of the gradient
 
     def forward(  # type: ignore[override]
-        self,
-        x: Tensor,
-        masks: Sequence[Tensor] = (),
-        sigma: Tensor | None = None,
-        noise: Tensor | None = None,
-        sums: Callable[[Tensor], Tensor] | None = None,
+        self, x: Tensor, masks: Sequence[Tensor] = (), sigma: Tensor | None = None, noise: Tensor | None = None
     ) -> Tensor:
-        """Return the outputs `[N, actions * atoms]`, or a linear function `sums` of them, for features `[N, features]`.
+        """Return the outputs `[N, actions * atoms]` for features `x` `[N, features]`.
 
         With `sigma` and `noise`, both `[size]`, the network uses the parameters mean + sigma * noise. Dropout masks
-        multiply the outputs of hidden layers. In a policy, one layer computes the last layer and all linear functions
-        after it: it depends on the parameters only.
+        multiply the outputs of hidden layers.
         """
-
-        def linear(out: Tensor) -> Tensor:
-            out = self.shape.joined(out) if self.shape.dueling else out
-            return out if sums is None else sums(out)
-
-        if sigma is not None and noise is not None:
-            return linear(self.evaluate(torch.addcmul(self.flat, sigma, noise), x, masks))
-        if self.training or not (self.shape.dueling or sums):
-            return linear(self.evaluate(self.flat, x, masks))
-        mlp = self.on(self.flat)
-        *hidden, weight, bias = mlp.networks[0]
-        mlp.networks = [[*hidden, linear(weight), linear(bias.unsqueeze(0)).squeeze(0)]]
-        return mlp.forward(x).squeeze(0)
+        flat = self.flat if sigma is None or noise is None else torch.addcmul(self.flat, sigma, noise)
+        out = self.evaluate(flat, x, masks)
+        joined: Tensor = self.shape.joined(out) if self.shape.dueling else out
+        return joined
 
     def draw_noise(self, normals: Tensor) -> Tensor:
         """Return n samples of the noise of all parameters, `[n, size]`, from standard normals `[n, noise_size]`."""
@@ -130,24 +115,16 @@ class _QGroup:
         return [dict(zip(self.sigmas, sample, strict=True)) for sample in zip(*drawn, strict=True)]
 
     def _evaluate(
-        self,
-        name: str,
-        x: Tensor,
-        noise: Noise | np.random.Generator | None,
-        masks: Sequence[Tensor] = (),
-        sums: Callable[[Tensor], Tensor] | None = None,
+        self, name: str, x: Tensor, noise: Noise | np.random.Generator | None, masks: Sequence[Tensor] = ()
     ) -> Tensor:
-        """Return the outputs `[N, outputs]` of the part `name`, or a function of them, for inputs `x` `[N, inputs]`."""
+        """Return the outputs `[N, outputs]` of the part `name` for inputs `x` `[N, inputs]`."""
         layers: QLayers = self.parts[name]
-        sigma = drawn = None
-        if noise is not None and name in self.sigmas:
-            sigma = self.parts[self.sigmas[name]].flat
-            if isinstance(noise, np.random.Generator):  # in a worker; between dueling streams, sigma is 0
-                normals = torch.from_numpy(noise.standard_normal(layers.shape.noise_size, np.float32))
-                drawn = torch.cat([piece.flatten() for piece in factorised(layers.shapes, normals)])
-            else:
-                drawn = noise[name]
-        out: Tensor = layers(x, masks, sigma, drawn, sums)
+        if noise is None or name not in self.sigmas:
+            return layers(x, masks)  # type: ignore[no-any-return]
+        if isinstance(noise, np.random.Generator):  # in a worker
+            normals = torch.from_numpy(noise.standard_normal((1, layers.shape.noise_size), np.float32))
+            noise = {name: layers.draw_noise(normals)[0]}
+        out: Tensor = layers(x, masks, self.parts[self.sigmas[name]].flat, noise[name])
         return out
 
 
@@ -185,8 +162,7 @@ class QNetwork(_QGroup):
 
     def weighted(self, x: Tensor, weights: Any, noise: Noise | np.random.Generator | None = None) -> Tensor:
         """Return the sums `[N, actions]` of the K outputs of each action, with `weights` `[K]`."""
-        weights = torch.as_tensor(weights)
-        return self._evaluate("online", x, noise, (), lambda out: out.view(-1, self.actions, len(weights)) @ weights)
+        return self(x, noise) @ torch.as_tensor(weights)
 
 
 class ImplicitQNetwork(_QGroup):

@@ -13,7 +13,8 @@ are:
 - `embedding`: a linear layer and a relu, from cosines of the quantile fraction to the width of the trunk's output.
 - `online`: the last hidden layer and the output layer. Their input is the product of trunk and embedding.
 
-This file has the shapes and the noise. The networks are in `drl_cli.networks.q_module`.
+This file has the shapes and the noise. The networks are in `drl_cli.networks.q_module` (torch) and
+`drl_cli.networks.acting` (numpy).
 """
 
 import dataclasses
@@ -21,10 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import Shapes, mlp_shapes
-from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.lazy import torch
 
 COSINES = 64
 """The number of inputs of the embedding, which are cos(pi i fraction) for i = 0, ..., COSINES - 1."""
@@ -138,6 +141,8 @@ def implicit_shapes(
     return {"trunk": trunk_shape} | shapes
 
 
-def cosines(fraction: Tensor) -> Tensor:
+def cosines(fraction: Any) -> Any:  # Any: numpy or torch
     """Return the embedding's inputs, `[..., COSINES]`, for quantile fractions `[...]` (Dabney et al. 2018, eq. 4)."""
+    if isinstance(fraction, np.ndarray):
+        return np.cos(fraction[..., None] * np.arange(COSINES, dtype=np.float32) * np.float32(np.pi))
     return torch.cos(fraction.unsqueeze(-1) * torch.arange(COSINES, device=fraction.device) * torch.pi)

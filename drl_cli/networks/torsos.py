@@ -6,6 +6,7 @@ from drl_cli.errors import Refused
 from drl_cli.networks.config import TORSOS, NetworkConfig
 from drl_cli.networks.inputs import IMPALA_SIDE, Image, Inputs, Kind, as_image, is_large, num_features, visible
 from drl_cli.types import Column, EnvSpec, leaves
+from drl_cli.utils.deferred import NotInNumpy, present
 from drl_cli.utils.outside import NotFound, import_object
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
     of a Dict or Tuple are joined, and other observations are only flattened. torch's default generator draws the
     weights. Raise Refused if `network.torso` does not fit the observations.
     """
+    if present.in_numpy:
+        raise NotInNumpy("drl.torso makes a torch module")
     import torch
 
     from drl_cli.networks import modules  # imports torch

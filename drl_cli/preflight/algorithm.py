@@ -17,7 +17,7 @@ from drl_cli.config.rows import row_schema, stackings_of
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, USER_CODE, CheckpointError, Refused, RunError, UsageError, as_usage_error
 from drl_cli.networks.config import TORSOS
-from drl_cli.networks.torsos import describe
+from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.optimizer_config import option_problems
 from drl_cli.replay.frames import image_columns
 from drl_cli.run_folder.saved_run import Run
@@ -94,14 +94,17 @@ def check_priorities(config: Config) -> None:
 def try_algorithm(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError if the algorithm can't be built, or if its policy can't load the trainer's parameters and act.
 
-    In mode=sync and mode=async, drl-cli's own algorithms are not tried here: this process would import torch for them
+    In mode=sync and mode=async, drl-cli's own algorithms do not act here: this process would import torch for them
     alone, which takes longer than all other checks together.
     """
     name, memory = config.algo.name, config.network.memory
     module = load_algorithm(name)
     options = (config.algo, config.network, spec)
     is_ours = name in algorithms() and config.network.torso in TORSOS
-    if is_ours and config.trainer.num == 1 and config.mode != "single":
+    if is_ours and config.trainer.num == 1 and config.mode != "single":  # build only a policy without torch
+        if memory == "none" and torso_name(config.network, spec) is None:
+            with as_usage_error(Refused):
+                module.Policy(*options, config.seed)
         return
     if memory != "none" and "state" not in module.Policy.extra_columns(*options):
         raise UsageError(f"network.memory={memory}: the policy of {name} has no memory; say network.memory=none")

@@ -8,8 +8,6 @@ The classes in `roles/` have these methods with equal types, which mypy checks w
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from drl_cli.config.config import Config
-from drl_cli.convert.program import Program
 from drl_cli.run_folder.checkpoint_writer import Draft
 from drl_cli.runtime.messages import (
     BatchTrainingData,
@@ -20,7 +18,7 @@ from drl_cli.runtime.messages import (
     TrainReport,
     UpdatePriority,
 )
-from drl_cli.types import Array, Columns, EnvSpec, LoadParams, State
+from drl_cli.types import Array, Columns, LoadParams, State
 
 
 class CollectRole(Protocol):
@@ -61,8 +59,6 @@ class ReplayRole(Protocol):
 
 class TrainerRole(Protocol):
     """A trainer."""
-
-    def program(self, config: Config, spec: EnvSpec) -> tuple[Program | None, str]: ...
 
     def listen(self) -> tuple[str, int]: ...
 

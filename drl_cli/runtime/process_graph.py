@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from drl_cli.algos.lookup import algorithms
 from drl_cli.config.config import Config
+from drl_cli.convert.program import Program
 from drl_cli.data.dataset import Dataset
 from drl_cli.errors import RoleLost
 from drl_cli.metrics.console import Console
@@ -25,17 +25,16 @@ from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.edges.pool import ReanalyzerPool, WorkerPool
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.factories import adapt, make_limiter, make_replay, make_trainer, opened
-from drl_cli.runtime.interfaces import TrainerRole
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.doubts import doubt
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.node_watch import NodeWatch, Seat
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.place.handles import Handle, LocalRuntime, Where, get
+from drl_cli.runtime.place.handles import Handle, LocalRuntime, Where
 from drl_cli.runtime.place.ray_runtime import RayRuntime, Runtime
 from drl_cli.runtime.roles.manage import Manage
-from drl_cli.runtime.roles.normalization import Later
+from drl_cli.runtime.roles.normalization import numpy_program
 from drl_cli.runtime.roles.parameter_server import ParameterServer
 from drl_cli.runtime.roles.reader import Reader
 from drl_cli.runtime.roles.reanalyzer import Reanalyzer
@@ -75,11 +74,12 @@ def build(
     learning_place: Runtime = ray if ray and config.mode == "async" else local
     worker_place: Runtime = local if ray is None or config.is_one_process else ray
     dataset = opened(config) if config.is_offline else None
+    program, form = numpy_program(config, spec)
+    if form:
+        console.line(f"policy: {form}")
 
     # Create trainers and workers first, because Ray has one process per core ready for the first roles.
     trainers = make_trainers(config, spec, ray if ray and config.trains_apart else local)
-    made = next(iter(trainers.values())).ask(TrainerRole.program, config, spec)
-    program = (made,)
     seats, limiter = make_seats(config, worker_place), make_limiter(config, dataset)
     if dataset is None:
         pool = make_pool(config, spec, worker_place, seats, incarnation, program)
@@ -127,10 +127,7 @@ def build(
     reanalyzers = make_reanalyzers(config, spec, learning_place, incarnation)
     is_cluster = ray is not None and len(ray.nodes) > 0
     edges = Edges(pool, replay, trainers, server, manage, reanalyzers, worker_place.put, is_cluster)
-    orchestrator = Orchestrator(config, edges, limiter, progress, console, folder, health, watch.look)
-    if config.algo.name not in algorithms():
-        orchestrator.calls.expect(made, "trainer", lambda ref: console.line(f"policy: {get(ref)[1]}"))
-    return orchestrator
+    return Orchestrator(config, edges, limiter, progress, console, folder, health, watch.look)
 
 
 def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> dict[str, Handle[Trainer]]:
@@ -180,7 +177,7 @@ def make_pool(
     runtime: Runtime,
     seats: Mapping[int, Seat],
     incarnation: int = 0,
-    program: Later | None = None,
+    program: Program | None = None,
 ) -> WorkerPool:
     """Create the pool of all workers, or of the proxies in these seats. All start at `incarnation` or above."""
     if not config.worker.num_proxies:
@@ -211,7 +208,7 @@ def make_proxy(
     runtime: Runtime,
     workers: Sequence[int],
     incarnation: int,
-    program: Later | None = None,
+    program: Program | None = None,
 ) -> WorkerProxy:
     """Create a proxy and its workers. A restarted proxy starts its workers with higher incarnations than before."""
     pool = make_workers(config, spec, runtime, workers, incarnation * config.worker.incarnations_per_proxy, program)
@@ -224,7 +221,7 @@ def make_workers(
     runtime: Runtime,
     indices: Sequence[int],
     incarnation: int,
-    program: Later | None = None,
+    program: Program | None = None,
 ) -> WorkerPool:
     """Create the workers with these indices, on all nodes or, if they belong to a proxy, on the node of the proxy."""
 

@@ -41,7 +41,7 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
     replay = make_replay(replace(config, replay=table, data=replace(config.data, source=None)), spec, 0)
     policy, rng = make_policy(config, spec, 0), np.random.default_rng(0)
     policy.load(params)
-    builder, number, last = make_builder(config, spec, policy.priorities, 0, 0), 0, PreviousStep.none(spec, num)
+    builder, number, last = make_builder(config, spec, policy, 0, 0), 0, PreviousStep.none(spec, num)
     while len(replay.table) < size:
         obs, next_obs = (random_obs(spec.obs, num, rng) for _ in range(2))
         reward, never = rng.standard_normal(num, np.float32), np.zeros(num, np.bool_)

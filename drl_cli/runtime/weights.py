@@ -10,14 +10,11 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.algos.off_policy import sac
 from drl_cli.algos.offline.iql import LOG_STD_MAX, LOG_STD_MIN
 from drl_cli.config.config import Config
-from drl_cli.networks.encoder import Encoder
+from drl_cli.networks.encoder import ActingEncoder
 from drl_cli.networks.mlp import mlp_shapes, num_params, split
-from drl_cli.optim.context import Context
-from drl_cli.optim.params import Params
 from drl_cli.run_folder.checkpoint import Weights, read_weights
 from drl_cli.runtime.roles.normalization import Statistics, make_layout
 from drl_cli.types import Array, EnvSpec, State
-from drl_cli.utils.lazy import torch
 
 
 def weights_for(config: Config, spec: EnvSpec, folder: Path) -> Weights:
@@ -30,13 +27,10 @@ def weights_for(config: Config, spec: EnvSpec, folder: Path) -> Weights:
     if not issubclass(load_algorithm(config.algo.name).Algorithm, sac.Algorithm):
         return weights
     network, size, layout = config.network, spec.action.size, make_layout(config, spec)
-    encoder = Encoder.build(network, spec, torch.Generator())
+    encoder = ActingEncoder(network, spec)
     shapes = [*mlp_shapes(encoder.size, network.hidden, size, layer_norm=network.layer_norm), (size,)]
     params, statistics = (weights.policy, None) if layout is None else Statistics.split(layout, weights.policy)
-    head = params
-    if encoder.parts:
-        own = Params(Context(torch.device("cpu")), **encoder.parts)
-        head = params[len(own.vector(list(own.slices))) :]
+    head = encoder.load(params)
     if len(head) != num_params(shapes):
         return weights
     params = np.concatenate([params[: len(params) - len(head)], squashed_head(head, shapes)])

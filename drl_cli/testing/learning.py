@@ -83,7 +83,7 @@ def learned(case: Case, updates: int, num_envs: int = 8, batch_size: int = 64) -
     config = case.config
     algorithm, envs = case.algorithm(), EnvBatch(config.env, case.spec, range(num_envs))
     policy = case.policy(0, algorithm)
-    builder = make_builder(config, case.spec, policy.priorities, 0, 0)
+    builder = make_builder(config, case.spec, policy, 0, 0)
     replay = dataclasses.replace(config.replay, capacity=CAPACITY)
     table = replay.make_table(row_schema(config, case.spec), np.random.default_rng(0), updates, None, config.algo.gamma)
     steps, random_steps = (32, 0) if case.is_on_policy else (1, 20)

@@ -1,8 +1,8 @@
 """`torch` and `nn` for the files of algorithms: torch is imported at the first use of anything but the stand-ins.
 
 A file can define classes of `nn.Module` and use `torch.Tensor` in annotations, and does not import torch itself. A
-process that never calls a module then saves 200 MB and a second. `building` says which generators draw the weights of
-new networks.
+process that never calls a module then saves 200 MB and a second. `building` says whether networks are made as torch
+modules, or in numpy, for a process without torch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from torch import Generator
 
 
-class Building(threading.local):
-    """The generators that draw the initial weights of encoders and of MLPs, in this thread.
+class NotInNumpy(Exception):
+    """Raised if a file's networks have no numpy form, because they are other modules than those of drl_cli."""
 
-    None is torch's default generator.
+
+class Building(threading.local):
+    """What the functions that make networks use at present, in this thread.
+
+    `in_numpy`: they return the numpy forms (drl_cli.networks.acting), which act without torch. `encoder` and `heads`
+    are the generators that draw the initial weights of encoders and of MLPs; None is torch's default generator.
     """
 
+    in_numpy: bool = False
     encoder: Generator | None = None
     heads: Generator | None = None
 
@@ -34,14 +40,16 @@ present = Building()
 
 
 @contextmanager
-def building(*, encoder: Generator | None = None, heads: Generator | None = None) -> Iterator[None]:
+def building(
+    *, in_numpy: bool = False, encoder: Generator | None = None, heads: Generator | None = None
+) -> Iterator[None]:
     """Set `present` for a `with` block."""
-    before = present.encoder, present.heads
-    present.encoder, present.heads = encoder, heads
+    before = present.in_numpy, present.encoder, present.heads
+    present.in_numpy, present.encoder, present.heads = in_numpy, encoder, heads
     try:
         yield
     finally:
-        present.encoder, present.heads = before
+        present.in_numpy, present.encoder, present.heads = before
 
 
 class Deferred(LazyModule):
@@ -52,8 +60,11 @@ class Deferred(LazyModule):
         self._stand_ins = stand_ins
 
     def __getattr__(self, name: str) -> Any:
-        if "torch" not in sys.modules and name in self._stand_ins:
-            return self._stand_ins[name]
+        if "torch" not in sys.modules:
+            if name in self._stand_ins:
+                return self._stand_ins[name]
+            if present.in_numpy:
+                raise NotInNumpy(f"{self._name__}.{name}")
         return super().__getattr__(name)
 
 
@@ -61,7 +72,17 @@ class Module:
     """Stands for torch.nn.Module: a call of a derived class creates an object that is also a torch.nn.Module."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return object.__new__(_with_torch(cls))
+        return Absent(cls.__name__) if present.in_numpy else object.__new__(_with_torch(cls))
+
+
+class Absent:
+    """Stands for a torch module if networks are made in numpy. Its use raises NotInNumpy, but a critic is not used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotInNumpy(f"{self._name} is a torch module")
 
 
 _derived: dict[type[Any], type[Any]] = {}

@@ -42,7 +42,7 @@ from drl_cli.config.exploration import worker_values
 from drl_cli.config.rows import stackings_of
 from drl_cli.runtime.factories import make_replay, make_trainer
 from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch, UpdatePriority
-from drl_cli.runtime.roles.normalization import make_policy, numpy_program
+from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.worker import make_builder
 from drl_cli.types import Array, Columns, EnvSpec, LoadParams, PreviousStep, flat_columns, num_rows, random_obs, sources
 
@@ -101,10 +101,10 @@ def batches(
     size, num = config.trainer.batch_size, config.worker.envs
     table = dataclasses.replace(config.replay, capacity=config.row_steps * (4 * size + num), shards=1)
     replay = make_replay(dataclasses.replace(config, replay=table), spec, 0)
-    policy, rng = make_policy(config, spec, 0, numpy_program(config, spec)[0]), np.random.default_rng(0)
+    policy, rng = make_policy(config, spec, 0), np.random.default_rng(0)
     policy.load(params)
     policy.explore(worker_values(config.worker.exploration, newest.exploration, 0, config.num_workers, num))
-    builder, last = make_builder(config, spec, policy.priorities, 0, 0), PreviousStep.none(spec, num)
+    builder, last = make_builder(config, spec, policy, 0, 0), PreviousStep.none(spec, num)
     zeros = dict.fromkeys(("worker", "incarnation", "first_env_step", "last_env_step", "version", "opt_steps"), 0)
     for number in count():
         obs, next_obs = (random_obs(spec.obs, num, rng) for _ in range(2))

@@ -17,7 +17,6 @@ from drl_cli.envs.make import build
 from drl_cli.envs.stepping.ale_batch import AleBatch
 from drl_cli.runtime.factories import make_replay
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch
-from drl_cli.runtime.place.handles import LocalRef
 from drl_cli.runtime.roles.normalization import numpy_program
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.runtime.trial_update import lone_trainer
@@ -46,7 +45,7 @@ class Collecting:
 
     def __init__(self, config: Config, spec: EnvSpec, params_header: LoadParams, params: Array) -> None:
         self.params_header, self.rows = params_header, config.rows_per_collect
-        self.worker = Worker(config, spec, 0, 0, (LocalRef(numpy_program(config, spec)),))
+        self.worker = Worker(config, spec, 0, 0, numpy_program(config, spec)[0])
         self.actions: list[Array] = []
         seeds = integers(config.seed, "worker", config.worker.envs, 0, 0)
         self.bare: BareEnvs | BarePool | BareVector

@@ -1,5 +1,6 @@
 """Algorithms whose file has the functions `networks` and `policy`: what the base class makes of them."""
 
+import subprocess
 import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -12,12 +13,13 @@ from outside import my_a2c, my_memory, my_sac, my_td3
 
 import drl_cli.api as drl
 from drl_cli.algos.base import Counts
-from drl_cli.algos.function_policy import FunctionPolicy
-from drl_cli.algos.off_policy import sac, td3
+from drl_cli.algos.function_policy import FunctionPolicy, acting_parts
+from drl_cli.algos.off_policy import crossq, sac, td3
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder
 from drl_cli.optim.rules import FusedAdam
 from drl_cli.types import Column, EnvSpec, PreviousStep, random_obs
+from drl_cli.utils.deferred import Module, NotInNumpy, building
 
 NETWORK = NetworkConfig((16, 12), "elu", "uniform", layer_norm=True)
 SAC = sac.Config(
@@ -26,6 +28,10 @@ SAC = sac.Config(
 )  # fmt: skip
 OTHERS = {my_sac: my_sac.Config(name="my_sac"), my_a2c: my_a2c.Config(name="my_a2c"), sac: SAC}
 KINDS = {my_sac: "box", my_a2c: "discrete", sac: "box", my_td3: "box"}
+
+
+class Critic(Module):
+    """A module of a file that was read before torch was imported."""
 
 
 def spec_of(module, obs=VECTOR):
@@ -46,8 +52,9 @@ NO_IMAGE = {"arm.angles": Column((3,), "float32"), "gear": Column((), "int32", (
 
 @pytest.mark.parametrize("obs", [VECTOR, NO_IMAGE], ids=["vector", "dict"])
 @pytest.mark.parametrize("module", OTHERS)
-def test_the_policy_acts_as_the_networks_of_the_trainer(module, obs):
+def test_the_numpy_form_acts_as_the_networks_of_the_trainer(module, obs):
     algorithm, policy = pair(module, obs)
+    assert policy.acting is not None
     seen = random_obs(spec_of(module, obs).obs, 6, np.random.default_rng(0))
     expected = module.policy(algorithm.nets, mapped(seen, torch.from_numpy), {})
     np.testing.assert_allclose(policy.greedy(seen), expected.mode.detach(), rtol=1e-4, atol=1e-5)
@@ -55,8 +62,52 @@ def test_the_policy_acts_as_the_networks_of_the_trainer(module, obs):
     np.testing.assert_allclose(policy.act(seen)["action"], expected.sample(rng).detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_actions_of_a_deterministic_policy_get_noise():
+ACTS = """
+import sys, numpy as np
+sys.path[:0] = {path}
+from outside import {name}
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import Encoder
+from drl_cli.types import ActionSpec, Column, EnvSpec
+spec = EnvSpec("x", Column((3,), "float32"), ActionSpec("{kind}", 2, "x"))
+policy = {name}.Policy({name}.Config(name="x"), NetworkConfig((4,), "relu", "uniform"), spec, 0)
+policy.load(np.zeros({size}, np.float32))
+assert policy.act(np.zeros((2, 3), np.float32))["action"].shape[0] == 2
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(("name", "kind", "size"), [("my_sac", "box", 36), ("my_a2c", "discrete", 26)])
+def test_a_policy_of_our_networks_acts_without_torch(name, kind, size):
+    code = ACTS.format(path=[p for p in sys.path if p], name=name, kind=kind, size=size)
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+BUILT_IN = """
+import sys, numpy as np
+sys.path[:0] = {path}
+from confs import algo_config
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.types import ActionSpec, Column, EnvSpec
+for name in {names}:
+    module = load_algorithm(name)
+    for kind in ("box", "discrete"):
+        spec = EnvSpec("x", Column((3,), "float32"), ActionSpec(kind, 2, "x"))
+        module.Policy(algo_config(name, module.Config), NetworkConfig((4,), "relu", "uniform"), spec, 0)
+        assert "torch" not in sys.modules, name
+"""
+IN_NUMPY = ["sac", "crossq", "xqc", "mpo", "iql", "awac", "bc", "fql", "mrq", "ppo", "impala", "vmpo", "reppo"]
+
+
+def test_policies_of_algorithms_with_their_own_critics_are_made_without_torch():
+    code = BUILT_IN.format(path=[p for p in sys.path if p], names=IN_NUMPY)
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_file_with_its_own_modules_acts_in_torch():
     config, spec = my_td3.Config(name="my_td3"), spec_of(my_td3)
+    assert acting_parts(my_td3.Algorithm, config, NETWORK, spec) is None
     algorithm, policy = my_td3.Algorithm(config, NETWORK, spec, 0, CPU), my_td3.Policy(config, NETWORK, spec, 0)
     policy.load(algorithm.policy_params())
     obs = random_obs(spec.obs, 5, np.random.default_rng(0))
@@ -65,12 +116,34 @@ def test_the_actions_of_a_deterministic_policy_get_noise():
     np.testing.assert_allclose(policy.act(obs)["action"], np.clip(policy.greedy(obs) + noise, -1, 1), atol=1e-6)
 
 
+def test_numpy_forms_are_refused_for_torsos_ensembles_and_own_modules():
+    spec = spec_of(sac, IMAGE)
+    with building(in_numpy=True):
+        assert not isinstance(drl.MLP(3, 2, NETWORK), torch.nn.Module)
+        assert drl.Scalar(2.0)() == 2.0
+    assert isinstance(drl.MLP(3, 2, NETWORK), torch.nn.Module)
+    assert acting_parts(my_sac.Algorithm, OTHERS[my_sac], NETWORK, spec) is None  # drl.Network with a CNN
+    twin = SimpleNamespace(file={"networks": my_sac.networks}, policy_parts=("critic",))
+    assert acting_parts(twin, OTHERS[my_sac], NETWORK, spec_of(my_sac)) is None
+    assert acting_parts(sac.Algorithm, SAC, NETWORK, spec) is not None  # the encoder runs its torso in torch
+
+
+def test_only_the_networks_of_the_policy_need_a_numpy_form():
+    config = crossq.Config(
+        name="crossq", gamma=0.9, n_step=1, lr=1e-3, alpha_lr=1e-3, initial_alpha=1.0, target_entropy=None,
+        actor_period=1, momentum=0.1, warm_up=0,
+    )  # fmt: skip
+    assert [*acting_parts(crossq.Algorithm, config, NETWORK, spec_of(sac))] == ["encoder", "actor"]
+    with building(in_numpy=True), pytest.raises(NotInNumpy, match="Critic is a torch module"):
+        Critic().size  # noqa: B018
+
+
 def test_exploration_values_are_those_of_the_file_until_others_arrive():
     seen = []
 
     def policy(nets, obs, explore):
         seen.append(explore["noise"])
-        return drl.Deterministic(torch.zeros(len(obs), 2), explore["noise"])
+        return drl.Deterministic(np.zeros((len(obs), 2), np.float32), explore["noise"])
 
     own = type("Policy", (td3.Policy,), {})
     config = SimpleNamespace(noise=0.3, noise_kind="gaussian")
@@ -123,7 +196,7 @@ def test_a_memory_beside_own_modules_is_a_memory_of_the_policy():
     config, network = my_memory.Config(name="x"), replace(NETWORK, memory="gru", memory_size=5)
     spec = EnvSpec("x", VECTOR, ACTIONS["discrete"])
     policy = my_memory.Policy(config, network, spec, 0)
-    assert (policy.memory_size, [*policy.declared_columns]) == (5, ["state"])
+    assert (policy.acting, policy.memory_size, [*policy.declared_columns]) == (None, 5, ["state"])
     obs, last = random_obs(spec.obs, 4, np.random.default_rng(0)), PreviousStep.none(spec, 4)
     first = policy.act(obs, last)
     second = policy.act(obs, last._replace(begins=np.zeros(4, np.bool_)))
@@ -195,7 +268,7 @@ class Noisy(drl.Noise):
 def test_a_noise_of_the_file_is_drawn_and_saved():
     _, policy = pair(sac)
     policy.noise = Noisy(np.zeros(2, np.float32))
-    policy.function = lambda nets, obs, explore: drl.Deterministic(torch.zeros(len(obs), 2), 1.0)
+    policy.function = lambda nets, obs, explore: drl.Deterministic(np.zeros((len(obs), 2), np.float32), 1.0)
     obs = random_obs(VECTOR, 3, np.random.default_rng(0))
     assert (policy.act(obs)["action"] == 0.25).all()
     state = policy.state()

@@ -18,12 +18,12 @@ assert set(sys.modules).isdisjoint({"numpy", "gymnasium", "torch", "hydra"}), "i
 policy = drl_cli.load()
 import numpy as np
 print(policy(np.array([1, 0, 0.5])).tolist(), policy(np.zeros((4, 3), np.float32)).shape)
-assert set(sys.modules).isdisjoint({"ray", "hydra", "tensorboard"}), "loading a policy imports more than torch"
+assert set(sys.modules).isdisjoint({"torch", "ray", "hydra", "tensorboard"}), "an MLP needs only numpy"
 """
 
 
 @pytest.mark.slow
-def test_load_in_a_fresh_interpreter(small_run):
+def test_load_in_a_fresh_interpreter_without_torch(small_run):
     done = subprocess.run([sys.executable, "-c", FRESH], cwd=small_run.cwd, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     policy = drl_cli.load(str(small_run.folder))

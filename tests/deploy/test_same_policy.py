@@ -21,6 +21,7 @@ from drl_cli.deploy.policy import TrainedPolicy, action_at
 from drl_cli.deploy.standalone import Policy
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import UsageError
+from drl_cli.networks.mlp import num_params
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.types import PreviousStep, random_obs
 
@@ -88,19 +89,18 @@ def started(case):
 
 @contextmanager
 def recorded(trained):
-    """Let the policy act by its torch modules, and record the scores or the modes of its distributions in a list."""
-    before, trained.policy, given = trained.policy, trained.fresh(in_torch=True), []
-    policy = getattr(trained.policy, "policy", trained.policy)
+    """Record the scores or the modes of the policy's distributions in a list."""
+    policy, given = getattr(trained.policy, "policy", trained.policy), []
     distribution = policy.distribution
 
     def record(*args, **options):
         found, columns = distribution(*args, **options)
-        given.append(np.asarray(found.mode if found.scores is None else found.scores))
+        given.append(found.mode if found.scores is None else found.scores)
         return found, columns
 
     policy.distribution = record
     yield given
-    trained.policy = before
+    del policy.distribution
 
 
 def assert_same(trained, actions, others):
@@ -181,7 +181,7 @@ def test_the_state_of_a_memory_continues_and_is_reset(case):
 
 def trained_state(trained):
     policy = getattr(trained.policy, "policy", trained.policy)
-    return np.asarray(policy.memory)
+    return policy.encoder.states
 
 
 @pytest.mark.parametrize("case", ["dqn-frames", "dqn-masked-part", "ppo-tree-masked"], indirect=True)
@@ -269,8 +269,11 @@ def make(tmp_path):
                 return policy
 
         own = kind(config.algo, config.network, spec, 0)
-        size = 0 if own.params is None else len(own.params.vector([*own.modules]))
-        params = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+        acting = getattr(own, "acting", None)
+        size = num_params(acting["q"].layers.shapes) if acting else 0
+        if size == 0 and own.params is not None:
+            size = len(own.params.vector(["net"]))
+        params = np.random.default_rng(0).standard_normal(int(size)).astype(np.float32)
         return Trained(config, spec, params, tmp_path / "checkpoints" / "step_1", {"env_steps": 1, "opt_steps": 1})
 
     return make_it

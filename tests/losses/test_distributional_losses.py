@@ -14,6 +14,7 @@ from drl_cli.losses.distributional import (
     hl_gauss,
     midpoints,
     project,
+    project_numpy,
     quantile_huber,
 )
 
@@ -80,6 +81,8 @@ def test_projection_conserves_the_mass_and_equals_brute_force(atoms, reward, dis
     assert (out >= 0).all()
     expected = brute_force(probs[0].tolist(), reward, discount, support.tolist())
     np.testing.assert_allclose(out[0], expected, atol=1e-8)
+    columns = {name: value.numpy() for name, value in one.items()}
+    np.testing.assert_allclose(project_numpy(probs.numpy(), **columns, support=support.numpy())[0], expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
@@ -88,6 +91,8 @@ def test_a_projection_does_not_hide_a_reward_that_is_not_finite(reward):
     out = project(probs, torch.tensor([reward, 9.0]), torch.tensor([0.9, 0.9]), support)
     assert out[0].isnan().all()
     assert out[1].tolist() == pytest.approx([0, 0, 1])
+    columns = {"reward": np.array([reward, 9.0]), "discount": np.array([0.9, 0.9])}
+    np.testing.assert_allclose(project_numpy(probs.numpy(), **columns, support=support.numpy()), out, atol=1e-6)
 
 
 def test_cross_entropy_and_divergence_literals():

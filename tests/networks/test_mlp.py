@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from drl_cli.networks.mlp import FlatMLP, mlp_shapes, num_params, split
+from drl_cli.networks.mlp import FlatMLP, mlp_numpy, mlp_shapes, num_params, split
+
+ACTIVATIONS = ("relu", "tanh", "elu")
 
 
 def build(shapes, activation="relu", ensemble=1):
@@ -12,6 +14,16 @@ def build(shapes, activation="relu", ensemble=1):
 def make(inputs=3, hidden=(5, 4), outputs=2, activation="relu", ensemble=1, how="uniform", seed=0, layer_norm=False):
     mlp = build(mlp_shapes(inputs, hidden, outputs, layer_norm=layer_norm), activation, ensemble)
     mlp.init(how, torch.Generator().manual_seed(seed))
+    return mlp
+
+
+def make_normed(**kwargs):
+    """With layer norm, whose gains and biases are not what they begin with."""
+    mlp = make(layer_norm=True, **kwargs)
+    for network in mlp.networks:
+        for i in range(0, len(network) - 2, 4):
+            for vector in network[i + 2 : i + 4]:
+                vector += torch.linspace(-0.3, 0.4, len(vector))
     return mlp
 
 
@@ -44,6 +56,18 @@ def test_split_gives_views_and_refuses_other_sizes():
     for wrong in (flat[:-1], np.zeros(33, np.float32), flat.reshape(1, 32)):
         with pytest.raises(ValueError, match=r"shape .* needs \(32,\)"):
             split(wrong, shapes)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("hidden", [(), (7,), (33, 17, 9)])
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_numpy_equals_torch(activation, hidden, layer_norm):
+    mlp = (make_normed if layer_norm else make)(inputs=6, hidden=hidden, outputs=4, activation=activation)
+    x = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32) * 3
+    kept, out = x.copy(), mlp_numpy(split(mlp.flat.numpy(), mlp.shapes), x, activation)
+    assert out.dtype == np.float32
+    np.testing.assert_allclose(out, mlp.forward(torch.from_numpy(x))[0].numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(x, kept)
 
 
 def test_dropout_masks_leave_out_a_share_and_keep_the_mean():

@@ -98,7 +98,7 @@ def test_the_parts_of_iql_that_go_on_in_sac_are_named(check, composed, tmp_path,
     check(*words)
     line = "from IQL come the actor (with one standard deviation for all states); the critics and the target networks"
     assert capsys.readouterr().err == f"load_weights: {line}, the temperature and the optimizers are new\n"
-    assert "the policy needs" in refusal(check, f"algo={algo}", "network.hidden=[8]", words[-1])[1]
+    assert "the network needs" in refusal(check, f"algo={algo}", "network.hidden=[8]", words[-1])[1]
 
 
 @pytest.mark.parametrize("saved", [False, True])

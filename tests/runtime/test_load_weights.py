@@ -1,16 +1,15 @@
 import numpy as np
 import pytest
 import safetensors.numpy
-import torch
 from choices import some
 from graphs import COUNTER, RAW, make_config, workers
 from handles import by_name
 
+from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.envs.make import read_spec
 from drl_cli.run_folder.checkpoint import save_model
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.place.handles import get
-from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.types import LoadParams, PreviousStep
 
@@ -114,16 +113,12 @@ def test_a_gaussian_actor_and_its_critics_go_on_in_sac(run_graph, build_graph, b
     outs, obs = [], np.eye(3, dtype=np.float32)
     for each in (graph, old):
         policy = workers(each)[0].policy
-        vector, spec = each.trainers["trainer"].role.publish(0, 0)[1], read_spec(workers(each)[0].config.env)
-        policy.load(vector)
-        last = PreviousStep.none(spec, 3)
-        in_torch = make_policy(workers(each)[0].config, spec, 0)
-        in_torch.load(vector)
-        inner = getattr(in_torch, "policy", in_torch)
-        inner.memory = torch.zeros(3, inner.memory_size)
-        with torch.no_grad():
-            out = inner.nets.actor(inner.nets.encoder(torch.from_numpy(obs))).numpy()
-        outs.append((policy.greedy(obs, last), out))
+        policy.load(each.trainers["trainer"].role.publish(0, 0)[1])
+        last = PreviousStep.none(read_spec(workers(each)[0].config.env), 3)
+        inner, greedy = getattr(policy, "policy", policy), policy.greedy(obs, last)
+        is_sac = isinstance(inner, FunctionPolicy)
+        inner.last = last
+        outs.append((greedy, inner.nets.actor(inner.nets.encoder(obs)) if is_sac else inner.forward(obs, last)[0]))
     np.testing.assert_allclose(outs[0][0], outs[1][0], atol=1e-6)
     log_std = other.params["log_std"].flat.numpy()
     assert log_std[0] != 0

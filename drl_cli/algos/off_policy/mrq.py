@@ -189,29 +189,36 @@ class Noisy(drl.Distribution):
         return None if self.is_box else self.out
 
     def sample(self, random: Any) -> Any:
-        noise = self.config.noise * torch.from_numpy(random.standard_normal(self.out.shape, np.float32))
+        noise = self.config.noise * random.standard_normal(self.out.shape, np.float32)
         if self.is_box:
-            return (self.out.tanh() + noise).clamp(-1.0, 1.0)
-        uniform = torch.from_numpy(random.random(self.out.shape, np.float32))
+            return (np.tanh(self.out) + noise).clip(-1.0, 1.0)
+        uniform = random.random(self.out.shape, np.float32)
         relaxed = gumbel_softmax(self.out, uniform, self.config.gumbel_temperature)
         return drl.permitted(relaxed + DISCRETE_NOISE * noise, self.mask).argmax(-1)
 
     @property
     def mode(self) -> Any:
-        return self.out.tanh() if self.is_box else self.out.argmax(-1)
+        if not self.is_box:
+            return self.out.argmax(-1)
+        return np.tanh(self.out) if isinstance(self.out, np.ndarray) else self.out.tanh()
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any, spec: drl.EnvSpec) -> Noisy:
     return Noisy(nets.actor(nets.state(nets.encoder(obs))), drl.action_mask(obs), spec.action.kind == "box", config)
 
 
-def gumbel_softmax(logits: torch.Tensor, uniform: torch.Tensor, temperature: float) -> torch.Tensor:
+def gumbel_softmax(logits: Any, uniform: Any, temperature: float) -> Any:  # Any: numpy or torch
     """Return a Gumbel-softmax sample `[B, A]`, a relaxed one-hot vector (Jang et al. 2017, arXiv 1611.01144).
 
     `logits` are `[B, A]`, and `uniform` `[B, A]` has random numbers in [0, 1), from which the Gumbel noise is computed.
     """
-    exponential = -uniform.clamp(min=1e-10).log()
-    return ((logits - exponential.clamp(min=1e-10).log()) / temperature).softmax(-1)
+    log = np.log if isinstance(logits, np.ndarray) else torch.log
+    exponential = -log(uniform.clip(min=1e-10))
+    perturbed = (logits - log(exponential.clip(min=1e-10))) / temperature
+    if isinstance(logits, np.ndarray):
+        odds = np.exp(perturbed - perturbed.max(-1, keepdims=True))
+        return odds / odds.sum(-1, keepdims=True)
+    return perturbed.softmax(-1)
 
 
 class Algorithm(drl.Algorithm):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import drl_cli.api as drl
 from drl_cli.algos.value import dqn
 from drl_cli.algos.value._shared import taken, td_loss
-from drl_cli.algos.value.dqn import check, explore, networks, noise, policy, priorities
+from drl_cli.algos.value.dqn import explore, networks, noise, policy, priorities
 from drl_cli.api import torch
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
-__all__ = ["Algorithm", "Config", "check", "explore", "networks", "noise", "policy", "priorities"]
+__all__ = ["Algorithm", "Config", "explore", "networks", "noise", "policy", "priorities"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,13 +58,12 @@ class OneStep(drl.Distribution):
         return self.actor(join([self.x, noise], -1))
 
     def sample(self, random: Any) -> Any:
-        noise = torch.from_numpy(random.standard_normal((len(self.x), self.size), np.float32))
-        return self.at(noise).clamp(-1.0, 1.0)
+        return self.at(random.standard_normal((len(self.x), self.size), np.float32)).clip(-1.0, 1.0)
 
     @property
     def mode(self) -> Any:
         shape = (self.x.shape[0], self.size)
-        return self.at(self.x.new_zeros(shape))
+        return self.at(np.zeros(shape, np.float32) if isinstance(self.x, np.ndarray) else self.x.new_zeros(shape))
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], spec: drl.EnvSpec) -> OneStep:

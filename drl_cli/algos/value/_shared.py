@@ -6,7 +6,6 @@ from typing import Any
 import drl_cli.api as drl
 from drl_cli.api import torch
 from drl_cli.losses.value import backed_up, scaled_log_policy, softmax_policy
-from drl_cli.networks.q_network import QShape
 
 
 def greedy(values: Any, obs: Any, explore: Mapping[str, Any]) -> drl.EpsilonGreedy:
@@ -14,13 +13,15 @@ def greedy(values: Any, obs: Any, explore: Mapping[str, Any]) -> drl.EpsilonGree
     return drl.EpsilonGreedy(values, explore.get("epsilon", 0.0), drl.action_mask(obs), explore.get("temperature", 0.0))
 
 
-def td_errors(config: Any, rows: drl.Batch, now: drl.EpsilonGreedy, then: drl.EpsilonGreedy) -> torch.Tensor:
-    """Return |TD error| `[N]` of new transitions, from the policies in `obs` and in `next_obs`.
+def td_errors(config: Any, rows: drl.Columns, now: drl.EpsilonGreedy, then: drl.EpsilonGreedy) -> drl.Array:
+    """Return |TD error| `[N]` of new transitions, in numpy, from the policies in `obs` and in `next_obs`.
 
     Targets are greedy, and use the policy's network, as a policy has no target network.
     """
-    target = backed_up(rows["reward"], rows["discount"], then.values.amax(-1), config.rescale)
-    return (target - taken(now.values, rows["action"])).abs()  # type: ignore[no-any-return]
+    q = now.values[range(len(now.values)), rows["action"]]
+    target = backed_up(rows["reward"], rows["discount"], then.values.max(-1), config.rescale)
+    errors: drl.Array = abs(target - q)
+    return errors
 
 
 def aligned(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -75,11 +76,6 @@ def target(
 def td_loss(config: Any, error: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     """Return the mean loss of the errors `[N]`: Huber, or half the squared error."""
     return drl.losses.huber(error, weight) if config.loss == "huber" else 0.5 * drl.losses.mse(error, weight)
-
-
-def check(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> None:
-    """Raise Refused if there is no hidden layer for the dueling streams."""
-    QShape(network=network, features=1, actions=spec.action.size, dueling=config.dueling).hidden  # noqa: B018
 
 
 def check_softmax(config: Any) -> None:

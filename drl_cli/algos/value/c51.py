@@ -15,12 +15,12 @@ import numpy as np
 
 import drl_cli.api as drl
 from drl_cli.algos.value import _shared, dqn
-from drl_cli.algos.value.dqn import check, explore, noise
+from drl_cli.algos.value.dqn import explore, noise
 from drl_cli.api import torch
-from drl_cli.losses.distributional import distorted_cumulative, project
+from drl_cli.losses.distributional import distorted_cumulative, project_numpy, softmax
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
-__all__ = ["Algorithm", "Config", "check", "explore", "networks", "noise", "policy", "priorities"]
+__all__ = ["Algorithm", "Config", "explore", "networks", "noise", "policy", "priorities"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,32 +51,33 @@ def support(config: Any) -> drl.Array:
     return np.linspace(config.v_min, config.v_max, config.atoms, dtype=np.float32)
 
 
-def expected(config: Any, probs: torch.Tensor) -> torch.Tensor:
+def expected(config: Any, probs: Any) -> Any:
     """Return the values `[E, A]`: the mean returns. A risk measure changes the probabilities `[E, A, K]` before."""
     if config.risk != "mean":
         cumulative = probs.cumsum(-1).clip(max=1.0)  # the clip removes rounding errors
         distorted = distorted_cumulative(cumulative, config.risk, config.risk_level)
         differences = [distorted[..., :1], distorted[..., 1:] - distorted[..., :-1]]
-        probs = torch.cat(differences, -1)
-    return probs @ torch.from_numpy(support(config))
+        probs = (np.concatenate if isinstance(probs, np.ndarray) else torch.cat)(differences, -1)
+    returns = support(config)
+    return probs @ (returns if isinstance(probs, np.ndarray) else torch.from_numpy(returns))
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any) -> drl.EpsilonGreedy:
     """Return the policy that chooses the action with the largest mean return, or the largest risk measure `risk`."""
-    probs = nets.q(nets.encoder(obs), explore.get("rng")).softmax(-1)
+    probs = softmax(nets.q(nets.encoder(obs), explore.get("rng")))
     return _shared.greedy(expected(config, probs), obs, explore)
 
 
-def priorities(config: Any, nets: Any, rows: drl.Batch) -> torch.Tensor:
+def priorities(config: Any, nets: Any, rows: drl.Columns) -> drl.Array:
     """Return KL(target || prediction) `[N]` of new transitions. Both use this network, as a policy has no target."""
-    probs, next_probs = (nets.q(nets.encoder(rows[name])).softmax(-1) for name in ("obs", "next_obs"))
-    best = _shared.greedy(expected(config, next_probs), rows["next_obs"], {}).mode
-    returns = torch.from_numpy(support(config))
-    target = project(_shared.taken(next_probs, best), rows["reward"], rows["discount"], returns, config.rescale)
-    tiny = torch.finfo(torch.float32).tiny  # makes 0 log 0 equal 0
-    taken = _shared.taken(probs, rows["action"]).clamp(min=tiny)
-    divergence = (target * (target.clamp(min=tiny) / taken).log()).sum(-1)
-    return divergence.clamp(min=0.0)  # rounding can give a divergence below 0
+    index = np.arange(len(rows["action"]))
+    probs = softmax(nets.q(nets.encoder(rows["obs"])))[index, rows["action"]]
+    best = policy(nets, rows["next_obs"], {}, config).mode
+    next_probs = softmax(nets.q(nets.encoder(rows["next_obs"])))[index, best]
+    target = project_numpy(next_probs, rows["reward"], rows["discount"], support(config), config.rescale)
+    tiny = np.finfo(np.float32).tiny  # makes 0 log 0 equal 0
+    divergence: drl.Array = (target * np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))).sum(-1)
+    return np.maximum(divergence, 0.0)  # rounding can give a divergence below 0
 
 
 class Algorithm(dqn.Algorithm):

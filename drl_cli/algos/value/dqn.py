@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 import drl_cli.api as drl
 from drl_cli.algos.value import _shared
-from drl_cli.algos.value._shared import check as check
 from drl_cli.api import torch
 from drl_cli.utils.ranges import OR_NULL
 
@@ -65,7 +64,7 @@ def policy(nets: Any, obs: Any, explore: Mapping[str, Any]) -> drl.EpsilonGreedy
     return _shared.greedy(nets.q(nets.encoder(obs), explore.get("rng")), obs, explore)
 
 
-def priorities(config: Any, nets: Any, rows: drl.Batch) -> torch.Tensor:
+def priorities(config: Any, nets: Any, rows: drl.Columns) -> drl.Array:
     """Return |TD error| `[N]` of new transitions, which workers compute."""
     return _shared.td_errors(config, rows, policy(nets, rows["obs"], {}), policy(nets, rows["next_obs"], {}))
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import drl_cli.api as drl
 from drl_cli.algos.value import _shared, dqn, qr_dqn
-from drl_cli.algos.value.dqn import check, explore, noise
+from drl_cli.algos.value.dqn import explore, noise
 from drl_cli.api import torch
 from drl_cli.losses.distributional import distorted_fraction
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
-__all__ = ["Algorithm", "Config", "check", "explore", "networks", "noise", "policy", "priorities"]
+__all__ = ["Algorithm", "Config", "explore", "networks", "noise", "policy", "priorities"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,9 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
 
 
 @cache
-def policy_fractions(config: Any) -> torch.Tensor:
+def policy_fractions(config: Any) -> drl.Array:
     """Return the fractions `[K]` of the quantiles whose mean is a policy's value of an action."""
-    fractions = drl.losses.midpoints(config.policy_quantiles)
-    return torch.from_numpy(distorted_fraction(fractions, config.risk, config.risk_level))
+    return distorted_fraction(drl.losses.midpoints(config.policy_quantiles), config.risk, config.risk_level)
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any) -> drl.EpsilonGreedy:
@@ -49,7 +48,7 @@ def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any) -> drl.
     return _shared.greedy(quantiles.mean(-1), obs, explore)
 
 
-def priorities(config: Any, nets: Any, rows: drl.Batch) -> torch.Tensor:
+def priorities(config: Any, nets: Any, rows: drl.Columns) -> drl.Array:
     """Return |TD error| `[N]` of the mean returns of new transitions, which workers compute."""
     return _shared.td_errors(config, rows, *(policy(nets, rows[name], {}, config) for name in ("obs", "next_obs")))
 

@@ -15,12 +15,12 @@ import numpy as np
 
 import drl_cli.api as drl
 from drl_cli.algos.value import _shared, dqn
-from drl_cli.algos.value.dqn import check, explore, noise
+from drl_cli.algos.value.dqn import explore, noise
 from drl_cli.api import torch
 from drl_cli.losses.distributional import distorted_cumulative
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
-__all__ = ["Algorithm", "Config", "check", "explore", "networks", "noise", "policy", "priorities"]
+__all__ = ["Algorithm", "Config", "explore", "networks", "noise", "policy", "priorities"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +43,13 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
 
 
 @cache
-def weights(config: Any) -> torch.Tensor:
+def weights(config: Any) -> drl.Array:
     """Return the weights `[K]` of the quantiles in a value.
 
     Each quantile stands for one of K equal intervals of (0, 1). Its weight is 1 / K, unless `risk` changes it.
     """
     ends = np.linspace(0.0, 1.0, config.quantiles + 1, dtype=np.float32)
-    return torch.from_numpy(np.diff(distorted_cumulative(ends, config.risk, config.risk_level)))
+    return np.diff(distorted_cumulative(ends, config.risk, config.risk_level))
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any) -> drl.EpsilonGreedy:
@@ -58,7 +58,7 @@ def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any) -> drl.
     return _shared.greedy(values, obs, explore)
 
 
-def priorities(config: Any, nets: Any, rows: drl.Batch) -> torch.Tensor:
+def priorities(config: Any, nets: Any, rows: drl.Columns) -> drl.Array:
     """Return |TD error| `[N]` of the mean returns of new transitions, which workers compute."""
     return _shared.td_errors(config, rows, *(policy(nets, rows[name], {}, config) for name in ("obs", "next_obs")))
 

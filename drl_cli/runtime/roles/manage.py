@@ -13,9 +13,7 @@ from drl_cli.metrics.recorders import one_line
 from drl_cli.run_folder import MANAGE_LOCK
 from drl_cli.run_folder.checkpoint_writer import CheckpointWriter, Draft
 from drl_cli.runtime.messages import EvalReport
-from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles.evaluator import Camera, Score, Scorer, make_evaluator
-from drl_cli.runtime.roles.normalization import Later
 from drl_cli.runtime.roles.records import Records
 from drl_cli.types import Array, EnvSpec, LoadParams, State
 from drl_cli.utils.files import lock
@@ -31,8 +29,10 @@ class Manage:
     run before the resume.
     """
 
-    def __init__(self, config: Config, spec: EnvSpec, folder: Path, started: float, later: Later | None = None) -> None:
-        self.config, self.spec, self.folder, self.started, self.later = config, spec, folder, started, later
+    def __init__(
+        self, config: Config, spec: EnvSpec, folder: Path, started: float, program: Program | None = None
+    ) -> None:
+        self.config, self.spec, self.folder, self.started, self.program = config, spec, folder, started, program
         self.clock = config.clock
         self.writer = CheckpointWriter(config, folder)
         self.records = Records(config, folder)
@@ -116,10 +116,6 @@ class Manage:
                 make_evaluator(self.config, self.spec, seeds[ends[part] : ends[part + 1]], self.program)
             )
         return self.evaluators[part].evaluate(params)
-
-    @property
-    def program(self) -> Program | None:
-        return None if self.later is None else get(self.later[0])[0]
 
     def _film(self, params_header: LoadParams, params: Array) -> None:
         """Film a greedy episode if a video is due. After a failure, make no more videos."""

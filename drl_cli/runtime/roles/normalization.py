@@ -10,18 +10,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from drl_cli.algos.base import Policy
-from drl_cli.algos.lookup import load_algorithm
+from drl_cli.algos.function_policy import FunctionPolicy, acting_parts
+from drl_cli.algos.function_policy import in_torch as torch_form
+from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.config.config import Config
 from drl_cli.convert.program import Program, numpy_policy
 from drl_cli.replay.builders import RETURN
 from drl_cli.runtime.messages import BatchTrainingData
-from drl_cli.runtime.place.handles import Ref
 from drl_cli.types import (
     Array,
     Columns,
@@ -256,46 +257,39 @@ class BatchNormalizer:
         return changed
 
 
-Converted: TypeAlias = tuple[Program | None, str]
-"""What `numpy_program` returns."""
-Later: TypeAlias = tuple[Ref[Converted]]
-"""A reference to the program that a trainer makes, in a tuple: a role that gets the tuple starts before the trainer."""
-
-
-def numpy_program(config: Config, spec: EnvSpec) -> Converted:
-    """Convert the policy of an algorithm, so that workers and evaluations import no torch.
+def numpy_program(config: Config, spec: EnvSpec) -> tuple[Program | None, str]:
+    """Convert the policy of a user's algorithm, so that workers and evaluations import no torch.
 
     Return the program and "numpy", or None and "torch" with the reason, or None and "" if nothing is to be converted.
     """
     module = load_algorithm(config.algo.name)
-    if not issubclass(module.Policy, TorchPolicy):
+    if config.algo.name in algorithms() or not issubclass(module.Policy, TorchPolicy):
         return None, ""
+    if issubclass(module.Policy, FunctionPolicy):
+        policy = module.Policy
+        if acting_parts(policy.algorithm, config.algo, config.network, spec) is not None:
+            return None, "numpy"
     from drl_cli.convert.convert import convert  # imports torch
 
     images = config.worker.envs > 1  # torch's convolutions of many images are faster
     try:
         options = (config.algo, config.network, spec, module.EXPLORATION)
-        rates = config.replay.worker_priorities
-        return convert(module.Policy, *options, refused=("convolution",) * images, rates=rates), "numpy"
+        return convert(module.Policy, *options, refused=("convolution",) * images), "numpy"
     except Exception as error:  # of the user's code, too, which then raises it again in torch
         log.info("the policy stays in torch", exc_info=True)
         return None, f"torch ({(str(error) or type(error).__name__).splitlines()[0]})"
 
 
-def draws_randomly(config: Config, spec: EnvSpec) -> bool:
-    """Return whether random actions are all that the policy's method `random` returns."""
-    kind = load_algorithm(config.algo.name).Policy
-    if not issubclass(kind, TorchPolicy) or kind.random is not TorchPolicy.random or kind.memory_size:
-        return False
-    return not kind.extra_columns(config.algo, config.network, spec)
-
-
-def make_policy(config: Config, spec: EnvSpec, seed: int, program: Program | None = None) -> Policy:
+def make_policy(
+    config: Config, spec: EnvSpec, seed: int, program: Program | None = None, in_torch: bool = False
+) -> Policy:
     """Create the algorithm's policy for workers and evaluators, with normalisation if configured.
 
-    With a program, which `numpy_program` returned, the policy runs the program and imports no torch.
+    With a program, which `numpy_program` returned, the policy runs the program and imports no torch. With `in_torch`,
+    it acts by torch modules, also if its networks have numpy forms.
     """
     kind = load_algorithm(config.algo.name).Policy
+    kind = torch_form(kind) if in_torch else kind
     if program is not None:
         assert issubclass(kind, TorchPolicy)
         kind = numpy_policy(kind, program)

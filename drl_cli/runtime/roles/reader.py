@@ -39,8 +39,8 @@ class Reader:
         self.length = int((self.last - self.first).max())  # steps of the longest lane
         self.num_steps = steps_per_block(config, spec, dataset)
         (seed,) = integers(config.seed, "policy", 1)
-        self.policy = make_policy(config, spec, seed) if config.replay.worker_priorities else None
-        self.builder = make_builder(config, spec, self._priorities, 0, 0, is_recorded=True)
+        self.policy = make_policy(config, spec, seed)
+        self.builder = make_builder(config, spec, self.policy, 0, 0, is_recorded=True)
         self.source = types.sources(0, len(self.first))
         self.schema = row_schema(config, spec)
         algo, env = config.algo, config.env
@@ -56,7 +56,7 @@ class Reader:
         The parameters are used only to compute the first priorities of rows.
         """
         started = time.perf_counter()
-        if params is not None and self.policy is not None:
+        if params is not None and self.config.replay.worker_priorities:
             self.policy.load(params)
         stop = min(self.position + self.num_steps, self.length)
         open_rows, is_first_pass = self.builder.open_rows, self.blocks * self.num_steps < self.length
@@ -83,10 +83,6 @@ class Reader:
         seconds = time.perf_counter() - started
         header = InsertTransition((block,), (), seconds, notes=notes, work_s=seconds)
         return header, columns
-
-    def _priorities(self, rows: Columns) -> Array:
-        assert self.policy is not None
-        return self.policy.priorities(rows)
 
     def state(self) -> State:
         """Return the whole state between two collect calls."""

@@ -11,15 +11,14 @@ import numpy as np
 from drl_cli.algos.base import Algorithm, Batch, Counts, Update
 from drl_cli.algos.context import AlgoContext
 from drl_cli.chains.process_group import PeerLost
-from drl_cli.config.config import Config
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused, memory_problem
 from drl_cli.optim.modules import load_tensors, misfit
 from drl_cli.replay.frames import UNIQUE, FrameBatch, Stacking, Stacks
 from drl_cli.runtime.messages import BatchTrainingData, TrainReport, UpdatePriority
 from drl_cli.runtime.place.ray_runtime import node_address
 from drl_cli.runtime.roles.divergence import check_drift, check_metrics, check_state
-from drl_cli.runtime.roles.normalization import BatchNormalizer, Converted, numpy_program
-from drl_cli.types import Array, Columns, EnvSpec, LoadParams, State, column_name, gathered, nested, within
+from drl_cli.runtime.roles.normalization import BatchNormalizer
+from drl_cli.types import Array, Columns, LoadParams, State, column_name, gathered, nested, within
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import raised
 from drl_cli.utils.torch_ops import keep_freed_memory, no_subnormals
@@ -64,9 +63,6 @@ class Trainer:
         # Makes the updates of a call at once. A skipped update is no step, so that the counts are not known before.
         self.several = None if context.skips else getattr(self.chain, "many", None)
         self.opt_steps = self.calls = 0
-
-    def program(self, config: Config, spec: EnvSpec) -> Converted:
-        return numpy_program(config, spec)
 
     def listen(self) -> tuple[str, int]:
         host = node_address()

@@ -2,17 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 
 import numpy as np
 
 from drl_cli import types
 from drl_cli.algos.base import Policy
-from drl_cli.algos.torch_policy import random_actions
 from drl_cli.config.config import Config
 from drl_cli.config.exploration import describe, worker_values
 from drl_cli.config.rows import data_columns, most_open_steps, stackings_of
+from drl_cli.convert.program import Program
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.faults import endless, hang_limit
 from drl_cli.envs.stepping.ale_batch import AleBatch
@@ -22,12 +21,11 @@ from drl_cli.errors import EnvironmentFailed
 from drl_cli.replay.builders import Builder, EpisodeBuilder
 from drl_cli.replay.frames import FrameBuilder, make_codec
 from drl_cli.runtime.messages import Block, InsertTransition, Told
-from drl_cli.runtime.place.handles import get
-from drl_cli.runtime.roles.normalization import Later, draws_randomly, make_policy
-from drl_cli.types import Array, Columns, EnvSpec, LoadParams, Obs, PreviousStep, State
+from drl_cli.runtime.roles.normalization import make_policy
+from drl_cli.types import Array, Columns, EnvSpec, LoadParams, PreviousStep, State
 from drl_cli.utils.machine import num_cores
 from drl_cli.utils.outside import raised
-from drl_cli.utils.seeding import globals_state, integers, rng_state, seed_globals, set_globals_state
+from drl_cli.utils.seeding import globals_state, integers, seed_globals, set_globals_state
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +37,15 @@ class Worker:
     """Answers each `collect` call with one block of rows. A restarted worker has new seeds."""
 
     def __init__(
-        self, config: Config, spec: EnvSpec, index: int, incarnation: int, program: Later | None = None
+        self, config: Config, spec: EnvSpec, index: int, incarnation: int, program: Program | None = None
     ) -> None:
-        self.config, self.spec, self.program = config, spec, program
-        self.index, self.incarnation = index, incarnation
+        self.config, self.index, self.incarnation = config, index, incarnation
         self.num_steps = config.rows_per_collect // config.worker.envs
         seeds = integers(config.seed, "worker", config.worker.envs, index, incarnation)
-        self.policy_seed, globals_seed = integers(config.seed, "policy", 2, index, incarnation)
+        policy_seed, globals_seed = integers(config.seed, "policy", 2, index, incarnation)
         seed_globals(globals_seed)
-        self.rng = np.random.default_rng(self.policy_seed)  # of random actions before there is a policy
-        self.builder = make_builder(config, spec, lambda rows: self.policy.priorities(rows), index, incarnation)
+        self.policy = make_policy(config, spec, policy_seed, program)
+        self.builder = make_builder(config, spec, self.policy, index, incarnation)
         try:
             self.envs = make_envs(config, spec, seeds)
         except EnvFault as error:
@@ -66,21 +63,6 @@ class Worker:
         if config.worker.exploration is not None:
             text = describe(config.worker.exploration, index, config.num_workers, config.worker.envs)
             log.info("worker %d explores by %s", index, text)
-
-    @cached_property
-    def policy(self) -> Policy:
-        """The policy. It runs the program that the trainer makes, for which the first use of the policy waits."""
-        program, _ = (None, "") if self.program is None else get(self.program[0])
-        policy = make_policy(self.config, self.spec, self.policy_seed, program)
-        if draws_randomly(self.config, self.spec):
-            policy.load_state({**policy.state(), "rng": rng_state(self.rng)})
-        return policy
-
-    def _random(self, obs: Obs) -> Columns:
-        """Return random actions and the extra columns. If the actions are all, do not wait for the policy."""
-        if "policy" in vars(self) or not draws_randomly(self.config, self.spec):
-            return self.policy.random(obs, self.last)
-        return {"action": random_actions(self.spec.action, obs, self.rng)}
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
         """Take `num_steps` steps in every environment. Return a header and the columns `[rows, ...]` of complete rows.
@@ -151,7 +133,7 @@ class Worker:
         obs = self.envs.obs  # a copy, because `step` changes it in place
         obs = obs.copy() if isinstance(obs, np.ndarray) else {path: part.copy() for path, part in obs.items()}
         started = time.perf_counter()
-        columns = self._random(obs) if random_actions else self.policy.act(obs, self.last)
+        columns = self.policy.random(obs, self.last) if random_actions else self.policy.act(obs, self.last)
         acted = time.perf_counter()
         step = self.envs.step(columns["action"])
         self.env_s += time.perf_counter() - acted
@@ -210,22 +192,16 @@ def make_envs(config: Config, spec: EnvSpec, seeds: Sequence[int]) -> EnvBatch |
 
 
 def make_builder(
-    config: Config,
-    spec: EnvSpec,
-    priorities: Callable[[Columns], Array],
-    index: int,
-    incarnation: int,
-    is_recorded: bool = False,
+    config: Config, spec: EnvSpec, policy: Policy, index: int, incarnation: int, is_recorded: bool = False
 ) -> Builder:
     """Create the builder that turns environment steps into rows for this run's replay.
 
-    `priorities` returns the initial priorities of rows, if workers compute these. Recorded steps have their returns.
-    Otherwise, if rows need returns, the builder adds them at an episode's end.
+    Recorded steps have their returns. Otherwise, if rows need returns, the builder adds them at an episode's end.
     """
     replay, gamma, scale = config.replay, config.algo.gamma, config.env.reward_scale
 
     def prioritize(rows: Columns) -> Array:
-        return priorities(types.gathered(rows))
+        return policy.priorities(types.gathered(rows))
 
     stackings, rate = stackings_of(config, spec), prioritize if config.replay.worker_priorities else None
     builder, open_steps = replay.make_builder(config.algo.n_step, gamma, scale, rate)

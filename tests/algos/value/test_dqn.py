@@ -59,8 +59,7 @@ def test_priorities_of_policy_and_trainer_are_equal(activation):
 
 
 def values_of(policy, obs):
-    with torch.no_grad():
-        return policy.distribution(torch.from_numpy(obs), None)[0].values.numpy()
+    return policy.distribution(obs, None)[0].values
 
 
 def q_values(x, flat, dueling):

@@ -26,7 +26,8 @@ def make_worker(*overrides, index=0, incarnation=0):
 
 def built(*overrides):
     config = make_config(*TINY, *overrides)
-    return make_builder(config, read_spec(config.env), lambda rows: ("priorities", sorted(rows)), 3, 7), config
+    policy = type("Policy", (), {"priorities": lambda self, rows: ("priorities", sorted(rows))})()
+    return make_builder(config, read_spec(config.env), policy, 3, 7), config
 
 
 @pytest.mark.parametrize(
