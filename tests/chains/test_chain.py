@@ -20,8 +20,8 @@ from drl_cli.chains.present import recording
 from drl_cli.chains.program import Program
 from drl_cli.chains.when import PaysOff, When
 
-UNTRACEABLE = {"r2d2": "the result's size depends on values"}
-"""R2D2's memory starts again where an episode begins, which depends on the batch."""
+UNTRACEABLE = {"r2d2": "the result's size depends on values", "dreamer": "the updates are not compiled"}
+"""R2D2's memory starts again where an episode begins, which depends on the batch. DreamerV3 unrolls too many steps."""
 
 
 def learn(chain, learner, num, first=0):

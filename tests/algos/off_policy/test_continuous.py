@@ -8,11 +8,17 @@ from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.types import ActionSpec, EnvSpec, PreviousStep
 
-FAMILY = [n for n in algorithms() if load_algorithm(n).ACTIONS == ("box",) and n != "reppo"]  # it has its own file
+FAMILY = [
+    name
+    for name in algorithms()
+    if load_algorithm(name).ACTIONS == ("box",)
+    and ".model_based." not in load_algorithm(name).__name__
+    and name != "reppo"  # it has its own file
+]
 DETERMINISTIC = ["ddpg", "d4pg", "rebrac", "td3", "td3_bc"]
 
 
-@pytest.mark.parametrize("name", [n for n in FAMILY if n not in ("fql", "sampled_muzero")])  # they have other actors
+@pytest.mark.parametrize("name", [n for n in FAMILY if n != "fql"])  # it has two actors
 @pytest.mark.parametrize("obs", [IMAGE, TREE], ids=["image", "tree"])
 def test_images_and_dicts_are_learned_from_and_acted_on(name, obs):
     """An update changes every torso, and the numpy policy has the greedy actions of the trainer's actor."""
