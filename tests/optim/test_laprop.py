@@ -36,7 +36,7 @@ def tensors(params):
     return [slice(a, b) for a, b in pairwise(starts)]
 
 
-def reference(params, lrs, clip, steps, decay=0.0, betas=(0.9, 0.999)):
+def reference(params, lrs, clip, steps, decay=0.0, betas=(0.9, 0.999), eps=1e-20):
     flat = params.flat.double().tolist()
     mean, square = [0.0] * len(flat), [0.0] * len(flat)
     for t, grad in enumerate(gradients(params, steps), 1):
@@ -47,7 +47,7 @@ def reference(params, lrs, clip, steps, decay=0.0, betas=(0.9, 0.999)):
             for i in indices:
                 clipped = grad[i] * min(1.0, limit / norm)
                 square[i] = betas[1] * square[i] + (1 - betas[1]) * clipped**2
-                normalized = clipped / ((square[i] / (1 - betas[1] ** t)) ** 0.5 + 1e-20)
+                normalized = clipped / ((square[i] / (1 - betas[1] ** t)) ** 0.5 + eps)
                 mean[i] = betas[0] * mean[i] + (1 - betas[0]) * normalized
         lr = [lrs["number" if i == len(flat) - 1 else "net"] for i in range(len(flat))]
         flat = [x * (1 - a * decay) - a * m / (1 - betas[0] ** t) for x, a, m in zip(flat, lr, mean, strict=True)]
@@ -57,9 +57,9 @@ def reference(params, lrs, clip, steps, decay=0.0, betas=(0.9, 0.999)):
 @pytest.mark.parametrize("clip", [None, 0.3, 0.01])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_steps_equal_the_reference(clip, decay):
-    betas = (0.8, 0.99)
-    params, optimizer = make(weight_decay=decay, kwargs={"clip": clip, "betas": betas})
-    expected = reference(params, LRS, clip, 7, decay, betas)
+    betas, eps = (0.8, 0.99), 0.1
+    params, optimizer = make(weight_decay=decay, kwargs={"clip": clip, "betas": betas, "eps": eps})
+    expected = reference(params, LRS, clip, 7, decay, betas, eps)
     for _ in gradients(params, 7):
         optimizer.step(torch.ones(()))
     torch.testing.assert_close(params.flat.double(), expected, rtol=1e-4, atol=1e-6)
