@@ -8,25 +8,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from drl_cli.utils.deferred import torch
-from drl_cli.utils.lazy import Tensor
+import torch
+from torch import Tensor
+
+from drl_cli.networks.world_models import UNIFORM, mixed, sample
 
 EPS = 1e-4
 """Of all RMS norms."""
-UNIFORM = 0.01
-"""The share of the uniform distribution in each categorical distribution."""
-
-
-def mixed(logits: Tensor, axis: int = -1) -> Tensor:
-    """Return the probabilities of logits, mixed with the uniform distribution."""
-    return logits.softmax(axis) * (1.0 - UNIFORM) + UNIFORM / logits.shape[axis]
-
-
-def sample(probs: Tensor, uniform: Tensor) -> Tensor:
-    """Return one-hot samples `[N, C, V]` of the probabilities `[N, C, V]`, given uniform numbers `[N, V]`."""
-    is_later = (probs[:, :-1].cumsum(1) <= uniform.unsqueeze(1)).float()  # than class 0, 1, ..., C - 2
-    pad = torch.nn.functional.pad
-    return pad(is_later, (0, 0, 1, 0), value=1.0) - pad(is_later, (0, 0, 0, 1))
 
 
 class Weights(NamedTuple):

@@ -8,9 +8,24 @@ from typing import Any
 from drl_cli.networks.inputs import Image, Inputs, as_image, visible
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.deferred import nn, torch
+from drl_cli.utils.lazy import Tensor
 
 RATE = 0.01
 """The share of a batch in the moving averages of ReturnRange."""
+UNIFORM = 0.01
+"""The share of the uniform distribution in each categorical distribution."""
+
+
+def mixed(logits: Tensor, axis: int = -1) -> Tensor:
+    """Return the probabilities of logits, mixed with the uniform distribution."""
+    return logits.softmax(axis) * (1.0 - UNIFORM) + UNIFORM / logits.shape[axis]
+
+
+def sample(probs: Tensor, uniform: Tensor) -> Tensor:
+    """Return one-hot samples `[N, C, V]` of the probabilities `[N, C, V]`, given uniform numbers `[N, V]`."""
+    is_later = (probs[:, :-1].cumsum(1) <= uniform.unsqueeze(1)).float()  # than class 0, 1, ..., C - 2
+    pad = nn.functional.pad
+    return pad(is_later, (0, 0, 1, 0), value=1.0) - pad(is_later, (0, 0, 0, 1))
 
 
 def linear(inputs: int, outputs: int, scale: float = 1.0) -> nn.Linear:

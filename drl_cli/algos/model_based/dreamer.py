@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple, cast
 import drl_cli.api as drl
 from drl_cli.api import nn, torch
 from drl_cli.losses.policy import one_hot
-from drl_cli.networks.scan import Scan, mixed, sample
-from drl_cli.networks.world_models import BlockLinear, Decoder, ReturnRange, heads, linear, mlp
+from drl_cli.networks.world_models import BlockLinear, Decoder, ReturnRange, heads, linear, mixed, mlp, sample
 from drl_cli.types import MASK, map_parts
 from drl_cli.utils.lazy import Tensor
 
@@ -92,6 +91,8 @@ class Rssm(nn.Module):
 
         The results are those of a loop over `posterior` and `step`. Gradients flow through z to the posteriors.
         """
+        from drl_cli.networks.scan import Scan  # imports torch
+
         own, feature, deter = cast(Any, self.posterior_mlp), cast(Any, self.from_h), h.shape[1]
         linear, features = nn.functional.linear, 2 * own[0].out_features
         of_tokens = linear(tokens, own[0].weight[:, deter:], own[0].bias)
@@ -103,7 +104,7 @@ class Rssm(nn.Module):
         hidden = shared[:, :features], self.hidden.weight, self.norm.weight
         pairs = own[3].parameters(), self.from_z.parameters(), hidden, self.gates.parameters()
         weights = [layers, norms, *(each for pair in pairs for each in pair)]  # the fields of Weights
-        found: tuple[Tensor, ...] = cast(Any, Scan).apply(h, of_h, of_hidden, uniform, *weights)
+        found: tuple[Tensor, ...] = Scan.apply(h, of_h, of_hidden, uniform, *weights)
         return found[:3]
 
     def prior(self, h: Tensor) -> Tensor:
