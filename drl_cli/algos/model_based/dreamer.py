@@ -104,7 +104,7 @@ class Rssm(nn.Module):
         hidden = shared[:, :features], self.hidden.weight, self.norm.weight
         pairs = own[3].parameters(), self.from_z.parameters(), hidden, self.gates.parameters()
         weights = [layers, norms, *(each for pair in pairs for each in pair)]  # the fields of Weights
-        found: tuple[Tensor, ...] = Scan.apply(h, of_h, of_hidden, uniform, *weights)
+        found: tuple[Tensor, ...] = cast(Any, Scan).apply(h, of_h, of_hidden, uniform, *weights)
         return found[:3]
 
     def prior(self, h: Tensor) -> Tensor:
