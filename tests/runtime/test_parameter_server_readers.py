@@ -39,15 +39,15 @@ def test_a_killed_worker_returns_with_the_newest_version(build_graph):
     graph.learning._on_published = note_version
     pulled, victim = watch(graph), graph.pool.members[1]
     at(graph, 1000, lambda: os.kill(get(victim.handle.ping()), signal.SIGKILL))
-    finish = graph.pool.finish
+    answer = graph.pool.answer
 
     def note_header(ref):
-        done = finish(ref)
-        if done.header is not None and done.header.blocks[0].incarnation == 1:
-            headers.append((done.header, get(by_name(victim.handle, "state"))["params"].tobytes()))
-        return done
+        member, header, restarts = answer(ref)
+        if header is not None and header.blocks[0].incarnation == 1:
+            headers.append((header, get(by_name(victim.handle, "state"))["params"].tobytes()))
+        return member, header, restarts
 
-    graph.pool.finish = note_header
+    graph.pool.answer = note_header
     graph.run()
     assert (graph.progress.worker_restarts, len(pulled)) == (1, 1)
     header, params = headers[0]
