@@ -105,12 +105,17 @@ def outside_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def standing_there(outside_folder):
-    """Commands put the current folder on sys.path."""
+    """Commands put the current folder on sys.path. Other files have modules of these names, too."""
+    forget_modules()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(outside_folder)
         patch.syspath_prepend(str(outside_folder))
         patch.setattr(sys, "argv", ["drl-train"])
         yield
+    forget_modules()
+
+
+def forget_modules():
     for name in [name for name in sys.modules if name.partition(".")[0].startswith("my_")]:
         del sys.modules[name]
 
